@@ -1,0 +1,71 @@
+"""Parametric PTX emitters: one file a kernel family, and the table of all kernels.
+
+Other packages add kernels through the entry-point group ``tune.kernels``: an entry point names an object with
+the attributes ``kernel`` (an `emitters.kernel.Kernel`) and ``space`` (a `search_spaces.space.Space`).
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
+from emitters.kernel import Kernel
+
+ENTRY_POINT_GROUP = "tune.kernels"
+
+_OWN: tuple[Kernel[Any], ...] = (TERNARY_GEMM_S8, GEMM_S8)
+
+
+class UnknownKernelError(ValueError):
+    """A kernel name that neither this package nor an installed one has."""
+
+
+class KernelTable(Mapping[str, Kernel[Any]]):
+    """Kernels by id. Those of other packages are loaded when the table is first looked at."""
+
+    @property
+    def _kernels(self) -> dict[str, Kernel[Any]]:
+        return _all_kernels()
+
+    def __getitem__(self, name: str) -> Kernel[Any]:
+        return self._kernels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kernels)
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+
+KERNELS = KernelTable()
+
+
+def kernel_named(name: str) -> Kernel[Any]:
+    """The kernel of that id or alias; a hyphen counts as an underscore.
+
+    Raises:
+        UnknownKernelError: With the nearest names.
+    """
+    wanted = name.replace("-", "_")
+    names: dict[str, Kernel[Any]] = {}
+    for kernel in KERNELS.values():
+        names |= dict.fromkeys((kernel.id, *kernel.aliases), kernel)
+    if wanted in names:
+        return names[wanted]
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4) or list(names)
+    raise UnknownKernelError(f"unknown kernel {name!r}; did you mean {', '.join(near)}?")
+
+
+@cache
+def _all_kernels() -> dict[str, Kernel[Any]]:
+    kernels = {kernel.id: kernel for kernel in _OWN}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        kernel: Kernel[Any] = point.load().kernel
+        if kernel.id in kernels:
+            raise ValueError(
+                f"entry point {point.name!r} adds the kernel {kernel.id!r}, which exists already"
+            )
+        kernels[kernel.id] = kernel
+    return kernels

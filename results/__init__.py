@@ -1,0 +1,1 @@
+"""What the tuner keeps: trials, launch plans and the frozen set. Needs no emitter, no simulator, no GPU."""

@@ -1,0 +1,30 @@
+"""Search spaces: which schedules of a kernel are worth trying on a target, and why the others are not."""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from emitters import ENTRY_POINT_GROUP
+from emitters.target import Target
+from search_spaces.gemm import gemm_s8_space, ternary_gemm_s8_space
+from search_spaces.space import Space
+
+_OWN: dict[str, Callable[[Target], Space]] = {
+    "ternary_gemm_s8": ternary_gemm_s8_space,
+    "gemm_s8": gemm_s8_space,
+}
+
+
+def space_for(kernel: str, target: Target) -> Space:
+    """The space of a kernel, by id, for a target.
+
+    Raises:
+        KeyError: No space has that kernel's id.
+    """
+    if kernel in _OWN:
+        return _OWN[kernel](target)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        plugin = point.load()
+        if plugin.kernel.id == kernel:
+            space: Space = plugin.space(target)
+            return space
+    raise KeyError(kernel)

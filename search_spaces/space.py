@@ -1,0 +1,156 @@
+"""A search space: parameters, named constraints with reasons, and the enumerated set of valid schedules.
+
+The valid set is walked depth first; a constraint is asked as soon as its last parameter has a value, so
+impossible branches are never entered. What comes out is a matrix of level indices that samplers work on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from emitters.kernel import ParameterValue, canonical_json
+from emitters.target import Target
+
+
+class SpaceError(ValueError):
+    """A schedule outside its space. The message names the constraint and gives its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One schedule parameter.
+
+    Attributes:
+        name: A field of the kernel's schedule type.
+        values: Levels, in order.
+        kind: ``power`` (compare by log2), ``ordinal`` (by index) or ``nominal`` (equal or not).
+        meaning: For a person.
+    """
+
+    name: str
+    values: tuple[ParameterValue, ...]
+    kind: str
+    meaning: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("power", "ordinal", "nominal"):
+            raise ValueError(f"kind must be power, ordinal or nominal, got {self.kind!r}")
+        if len(set(self.values)) != len(self.values) or not self.values:
+            raise ValueError(f"the levels of {self.name} must differ and be at least one, got {self.values}")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A named rule.
+
+    Attributes:
+        name: Short and stable, e.g. ``shared-memory``.
+        parameters: The parameters it looks at.
+        holds: Called with their values in that order and the target.
+        reason: Why a schedule that breaks it is ruled out.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    holds: Callable[..., bool]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Space:
+    """The schedules of one kernel for one target.
+
+    Attributes:
+        kernel: Kernel id.
+        parameters: In the order in which the enumeration binds them.
+        constraints: All must hold.
+        target: Its limits are what constraints look at.
+    """
+
+    kernel: str
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Constraint, ...]
+    target: Target
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @cached_property
+    def levels(self) -> NDArray[np.int16]:
+        """Every valid schedule as level indices, shape (valid, parameters), in lexicographic order."""
+        return np.array(list(self._walk((), ())), dtype=np.int16).reshape(-1, len(self.parameters))
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def values(self, index: int) -> dict[str, ParameterValue]:
+        """Valid schedule number `index` by parameter name."""
+        row = self.levels[index]
+        return {p.name: p.values[level] for p, level in zip(self.parameters, row, strict=True)}
+
+    def index(self, values: Mapping[str, ParameterValue]) -> int:
+        """Number of a valid schedule.
+
+        Raises:
+            SpaceError: A value is no level, or a constraint is broken (the message names it).
+        """
+        key = tuple(self._level(parameter, values) for parameter in self.parameters)
+        found = self._numbers.get(key)
+        if found is None:
+            raise SpaceError(self._why_not(values))
+        return found
+
+    @cached_property
+    def hash(self) -> str:
+        """blake3 of parameters, levels, constraint names and the valid set, hex."""
+        named = [[p.name, list(p.values), p.kind] for p in self.parameters]
+        head = canonical_json([self.kernel, named, [c.name for c in self.constraints]])
+        return blake3(head.encode() + self.levels.tobytes()).hexdigest()
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, ...], int]:
+        return {tuple(row): number for number, row in enumerate(self.levels.tolist())}
+
+    def _level(self, parameter: Parameter, values: Mapping[str, ParameterValue]) -> int:
+        if parameter.name not in values:
+            raise SpaceError(f"{self.kernel} needs a value for {parameter.name!r}")
+        try:
+            return parameter.values.index(values[parameter.name])
+        except ValueError:
+            known = ", ".join(map(str, parameter.values))
+            raise SpaceError(
+                f"{parameter.name} must be one of {known}, got {values[parameter.name]}"
+            ) from None
+
+    def _why_not(self, values: Mapping[str, ParameterValue]) -> str:
+        for constraint in self.constraints:
+            arguments = [values[name] for name in constraint.parameters]
+            if not constraint.holds(*arguments, self.target):
+                given = ", ".join(f"{name}={values[name]}" for name in constraint.parameters)
+                return f"constraint {constraint.name}: {constraint.reason}, got {given}"
+        raise AssertionError("a schedule that keeps every constraint is in the valid set")
+
+    @cached_property
+    def _due(self) -> tuple[tuple[tuple[Constraint, tuple[int, ...]], ...], ...]:
+        """For each depth, the constraints whose last parameter is bound there, with their positions."""
+        due: list[list[tuple[Constraint, tuple[int, ...]]]] = [[] for _ in self.parameters]
+        for constraint in self.constraints:
+            positions = tuple(self.names.index(name) for name in constraint.parameters)
+            due[max(positions)].append((constraint, positions))
+        return tuple(tuple(constraints) for constraints in due)
+
+    def _walk(self, levels: tuple[int, ...], bound: tuple[Any, ...]) -> Iterator[tuple[int, ...]]:
+        depth = len(levels)
+        if depth == len(self.parameters):
+            yield levels
+            return
+        for level, value in enumerate(self.parameters[depth].values):
+            now = (*bound, value)
+            if all(c.holds(*(now[p] for p in positions), self.target) for c, positions in self._due[depth]):
+                yield from self._walk((*levels, level), now)
