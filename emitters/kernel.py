@@ -50,7 +50,13 @@ class BufferSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rule that every problem of a kernel keeps, as a formula and as words: `n must be a multiple of 16`."""
+    """A rule that every problem of a kernel keeps, e.g. `n must be a multiple of 16`.
+
+    Attributes:
+        size: The size it speaks of.
+        formula: Non-zero where it holds.
+        rule: In words, to follow the name of the size.
+    """
 
     size: str
     formula: str
@@ -119,7 +125,8 @@ class KernelSpec:
         parts = text.lower().split("x")
         if not all(part.isascii() and part.isdigit() for part in parts):
             raise ProblemError(
-                f"a problem of {self.id} is whole numbers joined by x, as {'x'.join(self.sizes)}, got {text!r}"
+                f"a problem of {self.id} is whole numbers joined by x, as {'x'.join(self.sizes)}, "
+                f"got {text!r}"
             )
         return self.problem(*map(int, parts))
 
@@ -155,8 +162,8 @@ class Expected:
 
     Attributes:
         values: Every output by name, shaped as the buffer. For float outputs float64.
-        bounds: Absolute error allowed, element by element, for the way the schedule sums; an output that is not
-            named here must be equal bit for bit.
+        bounds: Absolute error allowed, element by element, for the way the schedule sums; an output that is
+            not named here must be equal bit for bit.
     """
 
     values: Mapping[str, Array]
