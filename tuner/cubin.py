@@ -13,9 +13,9 @@ from blake3 import blake3
 from tuner.sass import Code, scan
 
 _HASHED = (".text.", ".nv.constant", ".nv.info")
-_RESERVED = (
-    ".nv.shared.reserved."  # bytes that the driver keeps from sm_90 on; counted by ptxas in .nv.shared.*
-)
+# From sm_90 on the driver keeps the first KiB of shared memory, and ptxas counts it in .nv.shared.ENTRY.
+_RESERVED = ".nv.shared.reserved."
+_RESERVED_BYTES = 1024
 _NOBITS = 8
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
