@@ -1,0 +1,49 @@
+"""Samplers by name. A new one is one file with a core, and one row here."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.samplers.base import Core, Subject, ValidSetSampler
+from tuner.samplers.random import make_random
+from tuner.samplers.tpe import make_tpe
+
+
+class UnknownSamplerError(ValueError):
+    """A sampler that the table does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerEntry:
+    """A row of the table: how to make the core, and what it does, for a person."""
+
+    make: Callable[[Subject], Core]
+    summary: str
+
+
+SAMPLERS: dict[str, SamplerEntry] = {
+    "random": SamplerEntry(make_random, "uniformly random, without repetition"),
+    "tpe": SamplerEntry(make_tpe, "tree-structured Parzen estimator over the valid set"),
+}
+DEFAULT_SAMPLER = "tpe"
+
+
+def sampler_named(name: str, subject: Subject, seed: int, look_ahead: int = 1) -> ValidSetSampler:
+    """The Optuna sampler of that name.
+
+    Raises:
+        UnknownSamplerError: With the nearest names.
+    """
+    check_sampler(name)
+    return ValidSetSampler(name, SAMPLERS[name].make(subject), subject.space, seed, look_ahead)
+
+
+def check_sampler(name: str) -> None:
+    """Refuse a name that the table does not have, before anything is begun.
+
+    Raises:
+        UnknownSamplerError: With the nearest names.
+    """
+    if name not in SAMPLERS:
+        near = difflib.get_close_matches(name, SAMPLERS, n=3, cutoff=0.4) or list(SAMPLERS)
+        raise UnknownSamplerError(f"unknown sampler {name!r}; did you mean {', '.join(near)}?")

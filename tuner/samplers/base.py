@@ -1,0 +1,178 @@
+"""The seam of a sampler: a pure core that proposes, and the one wrapper that makes it an Optuna sampler.
+
+A core never sees Optuna: it is given what is known (`Past`) and a generator keyed by (seed, trial number), and
+names a schedule of the valid set. What it remembers between calls may only save work.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from results.trial import Outcome
+from search_spaces.space import Space, SpaceError
+
+OUTCOME_ATTRIBUTE = "outcome"
+
+
+class SpaceExhausted(Exception):
+    """Every schedule of the valid set has been proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a sampler is made for.
+
+    Attributes:
+        space: Whose valid set is searched.
+        sizes: The problem's sizes by name.
+    """
+
+    space: Space
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known when a schedule is proposed. Schedules are numbers in the space's valid set.
+
+    Attributes:
+        schedules: Finished, in the order of their trial numbers; int64, shape (n,).
+        times_us: Their times, microseconds; NaN where the candidate failed; float64, shape (n,).
+        outcomes: What became of each, n of them.
+        pending: Claimed and not finished, or too recent to be looked at; int64, shape (p,).
+    """
+
+    schedules: NDArray[np.int64]
+    times_us: NDArray[np.float64]
+    outcomes: tuple[Outcome, ...]
+    pending: NDArray[np.int64]
+
+    def free(self, space: Space) -> NDArray[np.int64]:
+        """Schedules that are neither finished nor pending, ascending; int64."""
+        mask = np.ones(len(space), dtype=np.bool_)
+        mask[self.schedules] = False
+        mask[self.pending] = False
+        return np.flatnonzero(mask)
+
+
+class Core(Protocol):
+    """The thinking part of a sampler."""
+
+    def propose(self, past: Past, space: Space, rng: np.random.Generator) -> int:
+        """A schedule that is neither finished nor pending; the wrapper has made sure that there is one.
+
+        The answer depends on the arguments alone.
+        """
+        ...
+
+
+class ValidSetSampler(BaseSampler):
+    """An Optuna sampler over the enumerated valid set, which never proposes a schedule twice.
+
+    Ask number n is answered from the results of trials 0..n-`look_ahead` and nothing later, with randomness
+    keyed by (seed, n). So the same seed gives the same schedules, whatever finishes first.
+
+    Args:
+        name: For messages.
+        core: Does the thinking.
+        space: Whose valid set is searched.
+        seed: Of all randomness.
+        look_ahead: How many trials may be in flight; 1 for a sequential search.
+    """
+
+    def __init__(self, name: str, core: Core, space: Space, seed: int, look_ahead: int = 1) -> None:
+        if look_ahead < 1:
+            raise ValueError(f"look_ahead must be at least 1, got {look_ahead}")
+        self._name = name
+        self._core = core
+        self._space = space
+        self._seed = seed
+        self._look_ahead = look_ahead
+        self._distributions = distributions(space)
+        self._numbers: dict[int, int | None] = {}
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return dict(self._distributions)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if not search_space:
+            return {}
+        earlier = [other for other in study.get_trials(deepcopy=False) if other.number < trial.number]
+        return dict(self._space.values(self.propose(earlier, trial.number)))
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        known = ", ".join(self._space.names)
+        raise ValueError(f"{self._name} proposes whole schedules; {param_name!r} is none of {known}")
+
+    def propose(self, earlier: Sequence[FrozenTrial], number: int) -> int:
+        """The schedule for trial `number`, as its number in the valid set.
+
+        Args:
+            earlier: All trials with a lower number, in order.
+            number: Of the trial that asks.
+
+        Raises:
+            SpaceExhausted: Nothing is left to propose.
+        """
+        past = self._past(earlier, number)
+        taken = set(past.schedules.tolist()) | set(past.pending.tolist())
+        if len(taken) >= len(self._space):
+            raise SpaceExhausted(f"all {len(self._space)} schedules of {self._space.kernel} have been tried")
+        proposal = int(self._core.propose(past, self._space, np.random.default_rng([self._seed, number])))
+        if proposal in taken or not 0 <= proposal < len(self._space):
+            raise AssertionError(
+                f"{self._name} must propose a free schedule below {len(self._space)}, got {proposal}"
+            )
+        return proposal
+
+    def _past(self, earlier: Sequence[FrozenTrial], number: int) -> Past:
+        schedules: list[int] = []
+        times_us: list[float] = []
+        outcomes: list[Outcome] = []
+        pending: list[int] = []
+        for trial in earlier:
+            schedule = None if trial.state is TrialState.FAIL else self._schedule(trial)
+            if schedule is None:
+                continue
+            if trial.number > number - self._look_ahead or not trial.state.is_finished():
+                pending.append(schedule)
+                continue
+            complete = trial.state is TrialState.COMPLETE
+            schedules.append(schedule)
+            times_us.append(float(trial.values[0]) if complete and trial.values else float("nan"))
+            outcomes.append(Outcome(trial.user_attrs.get(OUTCOME_ATTRIBUTE, "ok" if complete else "crash")))
+        return Past(
+            np.array(schedules, dtype=np.int64),
+            np.array(times_us, dtype=np.float64),
+            tuple(outcomes),
+            np.array(pending, dtype=np.int64),
+        )
+
+    def _schedule(self, trial: FrozenTrial) -> int | None:
+        """Number of a trial's schedule in the valid set; None where it has none, or not all of one yet."""
+        if trial.number in self._numbers:
+            return self._numbers[trial.number]
+        if len(trial.params) < len(self._space.names) and not trial.state.is_finished():
+            return None
+        try:
+            schedule = self._space.index(trial.params)
+        except SpaceError:
+            schedule = None
+        self._numbers[trial.number] = schedule
+        return schedule
+
+
+def distributions(space: Space) -> dict[str, CategoricalDistribution]:
+    """Optuna's distribution of every parameter: its levels as they are."""
+    return {parameter.name: CategoricalDistribution(parameter.values) for parameter in space.parameters}
