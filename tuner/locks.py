@@ -1,6 +1,6 @@
-"""Locks that processes sharing one OUT take: held by the kernel (flock), so a killed process leaves none behind.
+"""Locks that processes sharing one OUT take. The kernel holds them (flock): a killed process leaves none behind.
 
-A `Presence` says that a process is alive; a `claims` lock is held while a schedule is claimed. POSIX only.
+POSIX only.
 """
 
 import fcntl

@@ -95,7 +95,7 @@ class Pool:
         self._feed()
 
     def wait(self, timeout_s: float, also: Sequence[Connection] = ()) -> list[Report]:
-        """What happened, as soon as something has; empty after `timeout_s`, or when `also` becomes readable."""
+        """What happened, as soon as something has; empty after `timeout_s`, or when `also` has data."""
         self._feed()
         busy = [worker for worker in self._workers if worker.job is not None]
         deadline = min((worker.deadline for worker in busy), default=float("inf"))

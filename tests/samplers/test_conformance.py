@@ -9,7 +9,7 @@ from emitters.target import Target
 from results.trial import Outcome
 from search_spaces.space import Constraint, Parameter, Space
 from tuner.samplers import SAMPLERS, Subject, UnknownSamplerError, sampler_named
-from tuner.samplers.base import Past, SpaceExhausted, ValidSetSampler, distributions
+from tuner.samplers.base import Past, SpaceExhaustedError, ValidSetSampler, distributions
 
 
 def small_space() -> Space:
@@ -86,7 +86,7 @@ class SamplerConformance:
             asked.add(space.index(trial.params))
             study.tell(trial, time_of(space, space.index(trial.params)))
         assert asked == set(range(len(space)))
-        with pytest.raises(SpaceExhausted, match=f"all {len(space)} schedules of toy"):
+        with pytest.raises(SpaceExhaustedError, match=f"all {len(space)} schedules of toy"):
             study.ask(distributions(space))
 
     def test_same_seed_proposes_the_same_and_another_seed_does_not(self) -> None:
@@ -126,7 +126,7 @@ class SamplerConformance:
         assert asks[0] == asks[1]
 
     def test_the_core_is_pure(self) -> None:
-        """The same arguments give the same proposal, whatever it was asked in between, and are left as they are."""
+        """The same arguments give the same proposal, whatever it was asked in between."""
         space = large_space()
         core = SAMPLERS[self.name].make(Subject(space))
         rng = np.random.default_rng(0)
@@ -196,9 +196,8 @@ class TestTpe(GuidedConformance):
 
 
 def test_every_sampler_of_the_table_is_tested() -> None:
-    tested = {suite.name for suite in (*SamplerConformance.__subclasses__(), *GuidedConformance.__subclasses__())
-              if hasattr(suite, "name")}  # fmt: skip
-    assert tested == set(SAMPLERS)
+    suites = (*SamplerConformance.__subclasses__(), *GuidedConformance.__subclasses__())
+    assert {suite.name for suite in suites if hasattr(suite, "name")} == set(SAMPLERS)
 
 
 def test_unknown_sampler_names_the_near_ones() -> None:

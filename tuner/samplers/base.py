@@ -1,7 +1,7 @@
 """The seam of a sampler: a pure core that proposes, and the one wrapper that makes it an Optuna sampler.
 
-A core never sees Optuna: it is given what is known (`Past`) and a generator keyed by (seed, trial number), and
-names a schedule of the valid set. What it remembers between calls may only save work.
+A core never sees Optuna: it is given what is known (`Past`) and a generator keyed by (seed, trial number),
+and names a schedule of the valid set. What it remembers between calls may only save work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from search_spaces.space import Space, SpaceError
 OUTCOME_ATTRIBUTE = "outcome"
 
 
-class SpaceExhausted(Exception):
+class SpaceExhaustedError(Exception):
     """Every schedule of the valid set has been proposed."""
 
 
@@ -123,12 +123,14 @@ class ValidSetSampler(BaseSampler):
             number: Of the trial that asks.
 
         Raises:
-            SpaceExhausted: Nothing is left to propose.
+            SpaceExhaustedError: Nothing is left to propose.
         """
         past = self._past(earlier, number)
         taken = set(past.schedules.tolist()) | set(past.pending.tolist())
         if len(taken) >= len(self._space):
-            raise SpaceExhausted(f"all {len(self._space)} schedules of {self._space.kernel} have been tried")
+            raise SpaceExhaustedError(
+                f"all {len(self._space)} schedules of {self._space.kernel} have been tried"
+            )
         proposal = int(self._core.propose(past, self._space, np.random.default_rng([self._seed, number])))
         if proposal in taken or not 0 <= proposal < len(self._space):
             raise AssertionError(

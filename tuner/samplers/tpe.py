@@ -1,8 +1,9 @@
 """A tree-structured Parzen estimator over the enumerated valid set.
 
-Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (NeurIPS 2011), multivariate and with categorical
-kernels as in Watanabe, "Tree-Structured Parzen Estimator" (arXiv:2304.11127), sections 3.2 and 3.3. What differs:
-candidates are drawn from the estimator *restricted to free schedules*, so none is invalid and none is repeated.
+Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (NeurIPS 2011), multivariate and with the
+categorical kernels of Watanabe, "Tree-Structured Parzen Estimator" (arXiv:2304.11127), section 3.3. What
+differs: candidates are drawn from the estimator *restricted to free schedules*, so that none is invalid and
+none is repeated.
 """
 
 import math
@@ -54,8 +55,8 @@ class TpeCore:
 class Parzen:
     """A mixture of one product kernel an observation and a uniform one, over categorical parameters.
 
-    A kernel puts ``1 + 1/c`` on the observed level and ``1/c`` on each other one before normalising, c being the
-    number of components: the more observations, the sharper.
+    A kernel puts ``1 + 1/c`` on the observed level and ``1/c`` on each other one before normalising, c being
+    the number of components: the more observations, the sharper.
 
     Args:
         observed: Level indices, shape (observations, parameters).
@@ -93,7 +94,7 @@ class Parzen:
         if number == len(self._observed):
             return np.full(len(levels), self._log_uniform)
         matches = np.count_nonzero(levels == self._observed[number], axis=1)
-        return self._log_miss + self._log_match * matches
+        return np.asarray(self._log_miss + self._log_match * matches, dtype=np.float64)
 
 
 def make_tpe(subject: Subject) -> TpeCore:
