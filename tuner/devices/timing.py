@@ -1,0 +1,188 @@
+"""The statistics of a measurement: when to stop, when to give up, and when one candidate is faster than another.
+
+Nothing here assumes a distribution: intervals and tests are those of order statistics and signs (Gibbons and
+Chakraborti, Nonparametric Statistical Inference, sections 5.3 and 5.4). They assume repeats that are independent, which
+neighbouring launches are only nearly; what that costs is measured in tests/devices/test_timing.py.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from statistics import median
+
+FEWEST_REPEATS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a median."""
+
+    low: float
+    high: float
+
+
+@lru_cache(maxsize=4096)
+def rank_below(repeats: int, error: float) -> int:
+    """The highest rank r (from 1) whose order statistic exceeds the median with a probability of at most `error`.
+
+    0 where even the smallest value does so more often: ``P(X_(r) > median) = P(Binomial(repeats, 1/2) < r)``.
+    """
+    allowed = math.floor(error * 2**repeats)
+    total = 0
+    for rank in range(repeats):
+        total += math.comb(repeats, rank)
+        if total > allowed:
+            return rank
+    return repeats
+
+
+def median_interval(times: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """The interval that holds the true median with at least that probability; None for too few times."""
+    rank = rank_below(len(times), (1 - confidence) / 2)
+    if rank == 0:
+        return None
+    ordered = sorted(times)
+    return Interval(ordered[rank - 1], ordered[-rank])
+
+
+def precision_of(times: Sequence[float], confidence: float = 0.95) -> float:
+    """How far the true median may lie from the sample's, as a part of it; infinity for too few times."""
+    interval = median_interval(times, confidence)
+    if interval is None:
+        return math.inf
+    middle = median(times)
+    return max(interval.high - middle, middle - interval.low) / middle
+
+
+class Decision(Enum):
+    """What to do after a look at the times so far."""
+
+    CONTINUE = "continue"
+    PRECISE = "precise"
+    SLOWER = "slower"
+    EXHAUSTED = "exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """When to stop repeating. The times are looked at after 10, 20, 40, ... repeats, never in between.
+
+    Attributes:
+        precision: Stop when the median's confidence interval reaches no further than this part of the median.
+        confidence: Of that interval. At a fixed number of repeats; looking several times costs a little of it.
+        most_repeats: Give up on precision there.
+        slower_error: Probability, over all looks together, of stopping a candidate early whose median is not
+            above ``best * (1 + slower_margin)``: each look may err by an equal share (Bonferroni).
+        slower_margin: What a candidate has to be slower by before it is stopped: it allows for the clocks'
+            drifting between the best one's measurement and this one.
+    """
+
+    precision: float = 0.005
+    confidence: float = 0.95
+    most_repeats: int = 640
+    slower_error: float = 0.01
+    slower_margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.most_repeats < FEWEST_REPEATS:
+            raise ValueError(f"most_repeats must be at least {FEWEST_REPEATS}, got {self.most_repeats}")
+        for name in ("precision", "slower_error"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        if rank_below(FEWEST_REPEATS, self.slower_error / len(self.looks)) == 0:
+            raise ValueError(
+                f"slower_error / looks must be at least 1/1024 for the first look to be of use, got "
+                f"{self.slower_error} / {len(self.looks)}; raise slower_error or lower most_repeats"
+            )
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of repeats after which the times are looked at."""
+        counts = [FEWEST_REPEATS]
+        while counts[-1] * 2 <= self.most_repeats:
+            counts.append(counts[-1] * 2)
+        return tuple(counts)
+
+    def decide(self, times: Sequence[float], best: float | None) -> Decision:
+        """What to do after one of the `looks`.
+
+        Args:
+            times: So far.
+            best: The time to beat, or None.
+        """
+        if best is not None and self.is_slower(times, best):
+            return Decision.SLOWER
+        if precision_of(times, self.confidence) <= self.precision:
+            return Decision.PRECISE
+        return Decision.EXHAUSTED if len(times) >= self.looks[-1] else Decision.CONTINUE
+
+    def is_slower(self, times: Sequence[float], best: float) -> bool:
+        """Whether the median clearly lies above ``best * (1 + slower_margin)``."""
+        rank = rank_below(len(times), self.slower_error / len(self.looks))
+        return rank > 0 and sorted(times)[rank - 1] > best * (1 + self.slower_margin)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What interleaved rounds say about finalists.
+
+    Attributes:
+        medians: Median time of each, in the order given.
+        leader: Index of the one with the lowest median.
+        tied: Indices, the leader's included, of those that are not shown to be slower than the leader.
+        p_values: For each, the probability of the rounds' being so much in the leader's favour if it were not
+            faster by more than the resolution; 1 for the leader itself. Before correction.
+        threshold: What a p-value has to stay below, so that the error over all pairs is `error`.
+    """
+
+    medians: tuple[float, ...]
+    leader: int
+    tied: tuple[int, ...]
+    p_values: tuple[float, ...]
+    threshold: float
+
+    @property
+    def winner(self) -> int | None:
+        """The leader, where it is shown to be faster than every other; None for a tie."""
+        return self.leader if len(self.tied) == 1 else None
+
+
+def compare(rounds: Sequence[Sequence[float]], *, error: float = 0.01, resolution: float = 0.005) -> Comparison:
+    """Judge finalists by paired times: a sign test of each against the leader.
+
+    The leader is chosen from the same rounds, so the error is shared among all ordered pairs (Bonferroni).
+
+    Args:
+        rounds: For every round the time of each finalist. Within a round they ran one after another, so what
+            drifts (clocks, temperature) is in all of them.
+        error: Probability of calling any finalist slower that is not.
+        resolution: A difference below this part counts as none: a time is not known any better.
+
+    Raises:
+        ValueError: No round, no finalist, or rounds of different lengths.
+    """
+    if not rounds or not rounds[0] or len({len(times) for times in rounds}) != 1:
+        raise ValueError("rounds must all time the same finalists, at least one")
+    count = len(rounds[0])
+    medians = tuple(median(times[i] for times in rounds) for i in range(count))
+    leader = min(range(count), key=lambda i: medians[i])
+    p_values = tuple(
+        1.0 if i == leader else _sign_test([times[i] / times[leader] - 1 for times in rounds], resolution)
+        for i in range(count)
+    )
+    threshold = error / max(1, count * (count - 1))
+    tied = tuple(i for i in range(count) if i == leader or p_values[i] > threshold)
+    return Comparison(medians, leader, tied, p_values, threshold)
+
+
+def rounds_needed(finalists: int, error: float = 0.01) -> int:
+    """The fewest rounds in which `compare` can tell any two apart: all in favour of one."""
+    return max(1, math.ceil(-math.log2(error / max(1, finalists * (finalists - 1)))))
+
+
+def _sign_test(excesses: Sequence[float], resolution: float) -> float:
+    """``P(at least so many above)`` if the median is not above `resolution`."""
+    above = sum(excess > resolution for excess in excesses)
+    return sum(math.comb(len(excesses), k) for k in range(above, len(excesses) + 1)) / 2 ** len(excesses)
