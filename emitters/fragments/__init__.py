@@ -1,0 +1,1 @@
+"""Pieces of PTX that kernels share: shared-memory tiles, copies, matrix fragments, decoding, stores, interleaving."""

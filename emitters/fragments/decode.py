@@ -1,0 +1,58 @@
+"""From 2-bit ternary codes to s8, sixteen at a time, in registers.
+
+A word here holds, in its byte i, the codes of four columns at one k + i. Two instructions after the codes have
+become two's complement (0, +1, -1 -> 00, 01, 11), a shift and a mask leave the four bytes of one column, each
+64 times its weight. Sums stay exact: 64 * 128 * 131071 < 2^30; the epilogue divides by `SCALE`.
+"""
+
+from collections.abc import Sequence
+
+from emitters.ptx import R32, Entry, hexadecimal
+
+SCALE_SHIFT = 6
+"""Decoded weights are 2^6 times the real ones, so that a 2-bit two's complement number sits in the top of a byte."""
+
+_TOP_BITS = hexadecimal(0xC0C0C0C0)
+_ODD_BITS = hexadecimal(0xAAAAAAAA)
+_EVEN_BITS = hexadecimal(0x55555555)
+
+
+def byte_columns(ptx: Entry, rows: Sequence[R32], nbytes: int) -> list[R32]:
+    """Transpose the low `nbytes` bytes of four rows: word b of the result holds byte b of row i in its byte i."""
+    first, second, third, fourth = rows
+    low = [
+        ptx.r("prmt.b32", first, second, "0x5140"),
+        ptx.r("prmt.b32", third, fourth, "0x5140"),
+    ]
+    columns = [ptx.r("prmt.b32", *low, "0x5410")]
+    if nbytes > 1:
+        columns.append(ptx.r("prmt.b32", *low, "0x7632"))
+    if nbytes > 2:
+        high = [
+            ptx.r("prmt.b32", first, second, "0x7362"),
+            ptx.r("prmt.b32", third, fourth, "0x7362"),
+        ]
+        columns.append(ptx.r("prmt.b32", *high, "0x5410"))
+        columns.append(ptx.r("prmt.b32", *high, "0x7632"))
+    return columns
+
+
+def to_twos_complement(ptx: Entry, codes: R32) -> R32:
+    """Sixteen codes, 3 among them, as sixteen 2-bit two's complement numbers.
+
+    High bit: c1 & ~c0. Low bit: c1 ^ c0. Both at once, with the word whose pairs are swapped.
+    """
+    down = ptx.r("shr.u32", codes, 1)
+    up = ptx.r("shl.b32", codes, 1)
+    # (down & EVEN) | (up & ~EVEN)
+    swapped = ptx.lop3((0xF0 & 0xAA) | (0xCC & 0x55), down, up, _EVEN_BITS)
+    # ODD ? codes & ~swapped : codes ^ swapped
+    table = (0xAA & (0xF0 & ~0xCC)) | (0x55 & (0xF0 ^ 0xCC))
+    return ptx.lop3(table & 0xFF, codes, swapped, _ODD_BITS)
+
+
+def extract(ptx: Entry, destination: R32, numbers: R32, column: int) -> None:
+    """Write column 0..3 of a word of two's complement numbers as four s8, each times 2^`SCALE_SHIFT`."""
+    shift = SCALE_SHIFT - 2 * column
+    top = ptx.r("shl.b32", numbers, shift) if shift else numbers
+    ptx.op("and.b32", destination, top, _TOP_BITS)

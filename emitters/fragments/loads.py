@@ -1,0 +1,41 @@
+"""Vector loads of words and floats, and small sums of registers."""
+
+from collections.abc import Sequence
+
+from emitters.ptx import F32, R32, Entry, vector
+
+
+def load_words(ptx: Entry, opcode: str, address: str, nbytes: int) -> list[R32]:
+    """4, 8 or 16 bytes as words, by one instruction; `opcode` is `ld.global.nc` or the like."""
+    words = ptx.new_rs(nbytes // 4)
+    if len(words) == 1:
+        ptx.op(f"{opcode}.u32", words[0], address)
+    else:
+        ptx.op(f"{opcode}.v{len(words)}.u32", vector(words), address)
+    return words
+
+
+def load_floats(ptx: Entry, opcode: str, address: str, count: int) -> list[F32]:
+    """1, 2 or 4 neighbouring f32 by one instruction."""
+    values = ptx.new_fs(count)
+    if count == 1:
+        ptx.op(f"{opcode}.f32", values[0], address)
+    else:
+        ptx.op(f"{opcode}.v{count}.f32", vector(values), address)
+    return values
+
+
+def dot(ptx: Entry, left: Sequence[F32], right: Sequence[F32]) -> F32:
+    """Sum of products, one after the other: as many roundings as there are terms."""
+    total = ptx.f("mul.rn.f32", left[0], right[0])
+    for a, b in zip(left[1:], right[1:], strict=True):
+        total = ptx.f("fma.rn.f32", a, b, total)
+    return total
+
+
+def chain(ptx: Entry, values: Sequence[F32]) -> F32:
+    """Sum, one after the other."""
+    total = values[0]
+    for value in values[1:]:
+        total = ptx.f("add.rn.f32", total, value)
+    return total

@@ -1,0 +1,74 @@
+"""Rows of bytes in shared memory, padded or swizzled so that the lanes of a warp meet few bank conflicts."""
+
+from dataclasses import dataclass
+
+from emitters.ptx import R32, Entry
+
+CHUNK = 16
+"""Bytes that one lane's address stands for in `ldmatrix`; the unit of padding and swizzle."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """`rows` rows of `row_bytes` bytes.
+
+    A swizzled tile has no padding; the 16-byte chunk `c` of row `r` lies at chunk `c ^ f(r)`, where `f` is chosen
+    so that the eight rows that one `ldmatrix` phase reads fall into eight different groups of four banks.
+
+    Attributes:
+        rows: Rows.
+        row_bytes: Bytes of data in a row. Swizzled: 32, 64 or 128.
+        stride_pad: Bytes between the end of a row and the next one.
+        swizzle: Whether chunks are exchanged.
+        offset: Of the tile from the address that a caller adds, bytes. Swizzled: a multiple of 128.
+    """
+
+    rows: int
+    row_bytes: int
+    stride_pad: int = 0
+    swizzle: bool = False
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.swizzle and (self.stride_pad or self.row_bytes not in (32, 64, 128) or self.offset % 128):
+            raise ValueError(
+                "a swizzled tile has rows of 32, 64 or 128 bytes, no pad and an offset that is a multiple of 128, "
+                f"got {self.row_bytes}, {self.stride_pad} and {self.offset}"
+            )
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row to the next."""
+        return self.row_bytes + self.stride_pad
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.stride
+
+    @property
+    def period(self) -> int:
+        """Rows after which the placement of chunks repeats."""
+        return 8 if self.swizzle else 1
+
+    @property
+    def _line_bits(self) -> tuple[int, int]:
+        """First bit and number of bits of the row that f takes.
+
+        Rows of 32 bytes share a 128-byte line by four, of 64 by two: f counts lines, not rows.
+        """
+        return {32: (2, 1), 64: (1, 2), 128: (0, 3)}[self.row_bytes]
+
+    def flip(self, row: int) -> int:
+        """What a byte's offset is xored with when the row changes by bits that were zero before."""
+        if not self.swizzle:
+            return 0
+        first, count = self._line_bits
+        return CHUNK * (row >> first & (1 << count) - 1)
+
+    def place(self, ptx: Entry, row: R32, byte: R32) -> R32:
+        """Offset of `byte` of `row`, the tile's own offset included. `row` may be any register value."""
+        if self.swizzle:
+            line = ptx.r("bfe.u32", row, *self._line_bits)
+            byte = ptx.r("xor.b32", byte, ptx.r("shl.b32", line, 4))
+        place = ptx.r("mad.lo.u32", row, self.stride, byte)
+        return ptx.r("add.u32", place, self.offset) if self.offset else place

@@ -1,0 +1,193 @@
+"""Text and plan of a schedule of the forward GEMM family."""
+
+from emitters.fragments.matrix import Lane
+from emitters.fragments.stores import add_words, store_words
+from emitters.fragments.decode import SCALE_SHIFT
+from emitters.gemm_main_loop import Accumulators, MainLoop
+from emitters.gemm_operands import Block, Decoded, Operand, Packed, Records, Rows
+from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry, check, is_ternary, valid_formula
+from emitters.kernel import EmittedKernel, KernelSpec, schedule_values
+from emitters.ptx import R32, Entry, Module, Parameter
+from emitters.target import Target
+from results.plan import KernelStep, LaunchPlan, MemsetStep, Step
+
+
+def emit_gemm(spec: KernelSpec, schedule: DenseSchedule, target: Target) -> EmittedKernel:
+    """Text and plan.
+
+    Raises:
+        EmitError: The schedule breaks a rule of `emitters.gemm_schedule.RULES`.
+    """
+    check(schedule, target)
+    geometry = Geometry(schedule)
+    values = schedule_values(schedule)
+    named = [f"{name}={value}" for name, value in values.items()]
+    module = Module(
+        target.arch,
+        [
+            f"{spec.id}: {spec.computes}",
+            f"semantics {spec.semantic_hash}",
+            f"schedule {' '.join(named[:7])}",
+            f"         {' '.join(named[7:])}",
+            f"target {target.arch.name}, {geometry.shared.nbytes} bytes of dynamic shared memory",
+        ],
+    )
+    parameters = [Parameter(buffer.name, "u64") for buffer in spec.buffers]
+    parameters += [Parameter(size, "u32") for size in spec.sizes]
+    ptx = module.entry(spec.id, parameters, geometry.threads, schedule.min_blocks)
+    _body(ptx, geometry)
+    return EmittedKernel(spec.id, target.arch.name, values, module.text(), plan(spec, schedule))
+
+
+def plan(spec: KernelSpec, schedule: DenseSchedule) -> LaunchPlan:
+    """The steps of one call: with a split along k, C is zeroed first."""
+    geometry = Geometry(schedule)
+    blocks = f"ceil_div(m, {schedule.tile_m}) * ceil_div(n, {schedule.tile_n})"
+    kernel = KernelStep(
+        entry=spec.id,
+        grid=(blocks, "1", str(schedule.split_k)),
+        block=(geometry.threads, 1, 1),
+        shared_bytes=geometry.shared.nbytes,
+        arguments=spec.arguments,
+    )
+    steps: tuple[Step, ...] = (kernel,)
+    if schedule.split_k > 1:
+        steps = (MemsetStep("C", 0, "4 * m * n"), kernel)
+    return LaunchPlan(steps, valid=valid_formula(schedule))
+
+
+def _body(ptx: Entry, geometry: Geometry) -> None:
+    schedule = geometry.schedule
+    done = ptx.new_label("DONE")
+    ptx.phase("operands and sizes")
+    a_source, b_source, c_target = (
+        ptx.pointer("A"),
+        ptx.pointer("codes" if is_ternary(schedule) else "B"),
+        ptx.pointer("C"),
+    )
+    m, n, k = ptx.size("m"), ptx.size("n"), ptx.size("k")
+    row, column = _tile_of_block(ptx, schedule, m, n)
+    k0, left, steps = _share_of_k(ptx, schedule, k)
+    if schedule.split_k > 1:
+        ptx.comment("A block without a share adds nothing.")
+        ptx.op("bra.uni", done, guard=ptx.p("setp.le.s32", left, 0))
+    ptx.phase("thread, lane, warp")
+    tid = ptx.r("mov.u32", "%tid.x")
+    warp = ptx.r("shr.u32", tid, 5)
+    warp_n = ptx.r("and.b32", warp, schedule.warps_n - 1)
+    block = Block(
+        ptx=ptx,
+        geometry=geometry,
+        shared=ptx.shared_base(),
+        tid=tid,
+        lane=Lane.of(ptx, tid),
+        warp_m=ptx.r("shr.u32", warp, schedule.warps_n.bit_length() - 1),
+        warp_n=warp_n,
+        m=m,
+        n=n,
+        k=k,
+        m0=ptx.r("mul.lo.u32", row, schedule.tile_m),
+        n0=ptx.r("mul.lo.u32", column, schedule.tile_n),
+        k0=k0,
+        left=left,
+    )
+    tiles = geometry.shared
+    ptx.phase("addresses of A")
+    a = Rows(block, tiles.a, geometry.a_width, operand="a", source=a_source)
+    ptx.phase("addresses of B")
+    b: Operand
+    match geometry.b_kind, tiles.b, tiles.rows:
+        case "rows", tile, _ if tile is not None:
+            b = Rows(block, tile, schedule.copy_bytes, operand="b", source=b_source, reach=a.reach)
+        case "packed", tile, _ if tile is not None:
+            b = Packed(block, tile, b_source)
+        case "records", tile, _ if tile is not None:
+            b = Records(block, tile, b_source)
+        case _, _, rows if rows is not None:
+            b = Decoded(block, rows, tiles.codes, b_source)
+    ptx.phase("accumulators")
+    loop = MainLoop(block, a, b, steps)
+    loop.emit()
+    ptx.phase("epilogue")
+    _epilogue(block, loop.accumulators, c_target)
+    ptx.place(done)
+    ptx.op("ret")
+
+
+def _tile_of_block(ptx: Entry, schedule: DenseSchedule, m: R32, n: R32) -> tuple[R32, R32]:
+    """Tile row and tile column of this block: groups of `raster` tile rows, walked down column by column."""
+    ptx.phase("tile of the block")
+    number = ptx.r("mov.u32", "%ctaid.x")
+    across = _ceil_div(ptx, n, schedule.tile_n)
+    if schedule.raster == 1:
+        row = ptx.r("div.u32", number, across)
+        return row, ptx.r("sub.u32", number, ptx.r("mul.lo.u32", row, across))
+    down = _ceil_div(ptx, m, schedule.tile_m)
+    in_group = ptx.r("mul.lo.u32", across, schedule.raster)
+    group = ptx.r("div.u32", number, in_group)
+    first = ptx.r("mul.lo.u32", group, schedule.raster)
+    within = ptx.r("sub.u32", number, ptx.r("mul.lo.u32", group, in_group))
+    height = ptx.r("min.u32", ptx.r("sub.u32", down, first), schedule.raster)
+    column = ptx.r("div.u32", within, height)
+    row = ptx.r("sub.u32", within, ptx.r("mul.lo.u32", column, height))
+    return ptx.r("add.u32", row, first), column
+
+
+def _ceil_div(ptx: Entry, size: R32, tile: int) -> R32:
+    return ptx.r("div.u32", ptx.r("add.u32", size, tile - 1), tile)
+
+
+def _share_of_k(ptx: Entry, schedule: DenseSchedule, k: R32) -> tuple[R32, R32, R32]:
+    """First k of this block, units of k from there, and k-steps."""
+    if schedule.split_k == 1:
+        return ptx.r("mov.u32", 0), k, _ceil_div(ptx, k, schedule.tile_k)
+    ptx.phase("share of k")
+    share = _ceil_div(ptx, _ceil_div(ptx, k, schedule.tile_k), schedule.split_k)
+    share = ptx.r("mul.lo.u32", share, schedule.tile_k)
+    k0 = ptx.r("mul.lo.u32", share, ptx.r("mov.u32", "%ctaid.z"))
+    left = ptx.r("min.s32", ptx.r("sub.s32", k, k0), share)
+    return k0, left, _ceil_div(ptx, left, schedule.tile_k)
+
+
+def _epilogue(block: Block, accumulators: Accumulators, target: str) -> None:
+    """Scale, and store or add what lies inside C. N is a multiple of 16, so that vectors lie in or out whole."""
+    ptx, geometry = block.ptx, block.geometry
+    runs = _columns_of_lane(geometry)
+    lane_columns = {"packed": 2 * geometry.fragments_n}.get(geometry.b_kind, 4 if geometry.paired else 2)
+    row = ptx.r("mad.lo.u32", block.warp_m, geometry.warp_m, block.m0)
+    row = ptx.r("add.u32", row, block.lane.group)
+    column = ptx.r("mad.lo.u32", block.warp_n, geometry.warp_n, block.n0)
+    column = ptx.r("mad.lo.u32", block.lane.member, lane_columns, column)
+    rows_left = ptx.r("sub.s32", block.m, row)
+    columns_left = ptx.r("sub.s32", block.n, column)
+    index = ptx.rd("mul.wide.u32", row, block.n)
+    index = ptx.rd("mad.wide.u32", column, 1, index)
+    address = ptx.rd("add.s64", ptx.rd("shl.b64", index, 2), target)
+    eight_rows = ptx.rd("mul.wide.u32", block.n, 32)
+    put = add_words if geometry.schedule.split_k > 1 else store_words
+    for number in range(2 * geometry.fragments_m):
+        if number:
+            address = ptx.rd("add.s64", address, eight_rows)
+        inside = ptx.p("setp.gt.s32", rows_left, 8 * number)
+        limit = ptx.r("selp.b32", columns_left, 0, inside)
+        fragments = accumulators[number // 2]
+        for first, words in runs:
+            values = [fragments[fragment][2 * (number % 2) + element] for fragment, element in words]
+            if is_ternary(geometry.schedule):
+                values = [ptx.r("shr.s32", value, SCALE_SHIFT) for value in values]
+            put(ptx, address, 4 * first, values, ptx.p("setp.gt.s32", limit, first))
+
+
+def _columns_of_lane(geometry: Geometry) -> list[tuple[int, list[tuple[int, int]]]]:
+    """The runs of neighbouring columns that a lane holds of a row: distance from its first column, and for each
+    column the fragment and which of its two elements it is."""
+    count = geometry.fragments_n
+    if geometry.b_kind == "packed":
+        held = [(fragment, element) for element in (0, 1) for fragment in range(count)]
+        return [(first, held[first : first + 4]) for first in range(0, 2 * count, 4)]
+    if geometry.paired:
+        return [
+            (8 * first, [(first, 0), (first, 1), (first + 1, 0), (first + 1, 1)])
+            for first in range(0, count, 2)
+        ]
+    return [(8 * number, [(number, 0), (number, 1)]) for number in range(count)]
