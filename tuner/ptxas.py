@@ -225,19 +225,21 @@ def _kill_group(process: "subprocess.Popen[str]") -> None:
 
 
 def _explained(complaints: list[str], ptx: str) -> str:
-    """What ptxas said, each of the first few lines with the PTX line that it is about."""
+    """What ptxas said, each of the first few complaints with the PTX line that it is about."""
     lines = ptx.splitlines()
-    shown = []
-    for complaint in complaints[:_SHOWN_ERRORS]:
+    shown: dict[object, str] = {}
+    for complaint in complaints:
         found = _AT_LINE.match(complaint)
         number = int(found.group(1)) if found else 0
         if found and 1 <= number <= len(lines):
-            shown.append(f"PTX line {number}: {found.group(2).rstrip('.')}: `{lines[number - 1].strip()}`")
+            text = f"PTX line {number}: {found.group(2).rstrip('.')}: `{lines[number - 1].strip()}`"
+            shown.setdefault(number, text)  # what follows on the same line is a consequence of the first
         else:
-            shown.append(complaint.removeprefix("ptxas ").strip())
-    if len(complaints) > _SHOWN_ERRORS:
-        shown.append(f"and {len(complaints) - _SHOWN_ERRORS} more")
-    return "ptxas: " + "; ".join(shown)
+            shown.setdefault(complaint, complaint.removeprefix("ptxas ").strip())
+    parts = list(shown.values())
+    if len(parts) > _SHOWN_ERRORS:
+        parts[_SHOWN_ERRORS:] = [f"and {len(parts) - _SHOWN_ERRORS} more"]
+    return "ptxas: " + "; ".join(parts)
 
 
 def _load(path: Path) -> tuple[bytes, dict[str, int]] | None:
@@ -246,6 +248,8 @@ def _load(path: Path) -> tuple[bytes, dict[str, int]] | None:
         stored = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise AssemblerError(f"the cubin cache entry {path} cannot be read ({error.strerror})") from None
     digest, _, content = stored.partition(b"\n")
     if blake3(content).hexdigest().encode() != digest:
         path.unlink(missing_ok=True)
