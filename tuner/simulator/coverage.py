@@ -1,0 +1,15 @@
+"""Imports every module that enters instructions in the table."""
+
+from __future__ import annotations
+
+import tuner.simulator.arithmetic
+import tuner.simulator.async_copies
+import tuner.simulator.atomics
+import tuner.simulator.bits
+import tuner.simulator.comparisons
+import tuner.simulator.control
+import tuner.simulator.conversions
+import tuner.simulator.floats
+import tuner.simulator.loads_stores
+import tuner.simulator.matrix
+import tuner.simulator.moves  # noqa: F401

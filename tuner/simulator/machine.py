@@ -1,0 +1,341 @@
+"""Runs a batch of blocks in lockstep: groups of lanes, reconvergence, barriers, exits.
+
+A group is a basic block and the mask of lanes that are to run it. The group of the lowest basic block runs first, and
+groups that meet at a basic block become one. A mask of None stands for every lane, so uniform code pays for no masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.simulator.counters import Counters
+from tuner.simulator.instructions import Site
+from tuner.simulator.memory import GlobalMemory, SharedMemory
+from tuner.simulator.program import Block, Program
+from tuner.simulator.races import EPOCH_SHIFT, IN_FLIGHT, MANY, SITE_BITS, SharedRaces
+from tuner.simulator.report import Fault, Findings
+from tuner.simulator.specials import special_value
+
+Mask = NDArray[np.bool_]
+WARP = 32
+
+
+@dataclass(slots=True)
+class Context:
+    """What all batches of one launch share."""
+
+    program: Program
+    step: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    parameters: bytes
+    memory: GlobalMemory
+    findings: Findings
+    counters: Counters
+    races: bool
+    count: bool
+    step_budget: int
+    seed: int
+    block_warps: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.block_warps = [0] * len(self.program.blocks)
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+class Stopped(Exception):  # noqa: N818 - not an error of the simulator; the kernel cannot go on
+    """The batch cannot go on: a deadlock, or the step budget is spent."""
+
+
+class Batch:
+    """Blocks that run together, and the state that closures read and write.
+
+    Attributes:
+        mask: active lanes, broadcastable to (B, T), or None for all.
+        live: lanes that have not exited, or None for all.
+        blocks, threads, warps: B, T (a multiple of 32; missing threads are never live) and T / 32.
+    """
+
+    def __init__(self, context: Context, block_ids: NDArray[np.int64]) -> None:
+        program, layout = context.program, context.program.layout
+        self.context, self.program = context, program
+        self.memory, self.counters, self.count = context.memory, context.counters, context.count
+        self.block_ids = block_ids
+        self.blocks = len(block_ids)
+        self.threads = -(-context.threads // WARP) * WARP
+        self.warps = self.threads // WARP
+        nbytes = layout.dynamic_start + context.shared_bytes - 1024
+        self.shared = SharedMemory(self.blocks, nbytes)
+        self.races = (
+            SharedRaces(self.blocks, self.threads, nbytes, program.granule_bytes) if context.races else None
+        )
+        self.mask: Mask | None = None
+        self.existing: Mask | None = None
+        if self.threads != context.threads:
+            self.existing = np.arange(self.threads)[None, :] < context.threads
+        self.live = self.existing
+        self.steps = 0
+        self.pending: dict[int, Mask | None] = {}
+        self.waiting: dict[int, list[tuple[Block, Mask | None]]] = {}
+        self.narrowings: dict[tuple[int, bool, int], tuple[Any, Any, Any]] = {}
+        self.state: dict[str, Any] = {}
+        self.registers: list[Any] = list(layout.initial)
+        for name, slot in layout.specials.items():
+            self.registers[slot] = special_value(name, self)
+        for (name, offset, dtype), slot in layout.symbols.items():
+            address = self.memory.buffers[f"module:{name}"].base + offset
+            self.registers[slot] = np.array([[address]], np.uint64).astype(dtype)
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run every block to its end; faults are recorded, never raised."""
+        self.pending = {0: self.existing}
+        try:
+            while self.pending:
+                index = min(self.pending)
+                self.run_block(self.program.blocks[index], self.pending.pop(index))
+                if not self.pending and self.waiting:
+                    self.deadlock()
+        except Stopped:
+            return
+
+    def run_block(self, block: Block, mask: Mask | None) -> None:
+        registers = self.registers
+        self.mask = mask
+        if mask is None:
+            self.context.block_warps[block.index] += self.blocks * self.warps
+            for slot, closure, _ in block.steps:
+                registers[slot] = closure(registers, self)
+        else:
+            self.context.block_warps[block.index] += self.active_warps(mask)
+            for slot, closure, keeps in block.steps:
+                value = closure(registers, self)
+                registers[slot] = np.where(mask, value, registers[slot]) if keeps else value
+        self.steps += block.length
+        if self.steps > self.context.step_budget:
+            self.endless(block)
+        getattr(self, f"end_{block.kind}")(block)
+
+    def active_warps(self, mask: Mask) -> int:
+        if mask.shape[1] == 1:
+            return int(np.count_nonzero(mask)) * (self.blocks // mask.shape[0]) * self.warps
+        warps = mask.reshape(-1, WARP).any(axis=1)
+        return int(np.count_nonzero(warps)) * (self.blocks // mask.shape[0])
+
+    def add_pending(self, index: int, mask: Mask | None) -> None:
+        """Let lanes go on at a basic block, together with those that wait there already."""
+        if index in self.pending:
+            other = self.pending[index]
+            if mask is None or other is None:
+                self.pending[index] = None
+                return
+            mask = mask | other
+            if mask.all():
+                mask = None
+        self.pending[index] = mask
+
+    # -- ends of basic blocks --------------------------------------------------------------------------------------
+
+    def end_fall(self, block: Block) -> None:
+        self.add_pending(block.index + 1, self.mask)
+
+    def split(self, block: Block) -> tuple[Any, Any]:
+        """Return the masks of lanes whose guard lets them take the block's end, and of the others; False for none."""
+        if not block.guard:
+            return self.mask, False
+        taken = self.narrowed(self.registers[block.guard], block.negated)
+        if taken is None:
+            return None, False
+        if taken is False:
+            return False, self.mask
+        rest = ~taken if self.mask is None else self.mask & ~taken
+        return taken, (rest if rest.any() else False)
+
+    def end_branch(self, block: Block) -> None:
+        taken, rest = self.split(block)
+        if taken is not False:
+            self.add_pending(block.target, taken)
+        if rest is not False:
+            self.add_pending(block.index + 1, rest)
+
+    def end_exit(self, block: Block) -> None:
+        leaving, rest = self.split(block)
+        if leaving is None:
+            self.live = np.zeros((1, 1), bool)
+        elif leaving is not False:
+            self.live = ~leaving if self.live is None else self.live & ~leaving
+            for barrier in list(self.waiting):
+                self.release(barrier)
+        if rest is not False:
+            self.add_pending(block.index + 1, rest)
+
+    def end_barrier(self, block: Block) -> None:
+        """A whole-block barrier: every live thread of the block arrives, then all go on."""
+        barrier, aligned = block.details
+        arriving, rest = self.split(block)
+        if rest is not False:
+            self.add_pending(block.index + 1, rest)
+        if arriving is False:
+            return
+        if arriving is None and not self.waiting:
+            self.new_epoch(None)
+            self.add_pending(block.index + 1, None)
+            return
+        if aligned and arriving is not None and block.site is not None:
+            self.mask = arriving
+            self.check_whole_warps(block.site, self.live)
+        self.waiting.setdefault(barrier, []).append((block, arriving))
+        self.release(barrier)
+
+    def release(self, barrier: int) -> None:
+        """Let the blocks go on whose live threads have all arrived."""
+        shape = (self.blocks, self.threads)
+        arrived = np.zeros(shape, bool)
+        for _, mask in self.waiting[barrier]:
+            arrived |= True if mask is None else mask
+        live = np.broadcast_to(True if self.live is None else self.live, shape)
+        complete = (arrived == (live | arrived)).all(axis=1) & arrived.any(axis=1)
+        if not complete.any():
+            return
+        entries = self.waiting.pop(barrier)
+        self.new_epoch(complete)
+        stay = []
+        for block, mask in entries:
+            full = np.broadcast_to(True if mask is None else mask, shape)
+            going = full & complete[:, None]
+            if going.any():
+                self.add_pending(block.index + 1, None if going.all() else going)
+            staying = full & ~complete[:, None]
+            if staying.any():
+                stay.append((block, staying))
+        if stay:
+            self.waiting[barrier] = stay
+
+    def new_epoch(self, released: Mask | None) -> None:
+        if self.races is not None:
+            self.races.barrier(released)
+
+    def deadlock(self) -> None:
+        block, mask = next(iter(self.waiting.values()))[0]
+        if block.site is not None:
+            self.fault(
+                "divergence",
+                "threads wait at this barrier for others of their block that never come to it",
+                block.site,
+                np.ones((1, 1), bool) if mask is None else mask,
+            )
+        raise Stopped
+
+    def endless(self, block: Block) -> None:
+        sites = [site for site in (block.site, *self.program.sites) if site is not None]
+        self.fault(
+            "endless", f"{self.context.step_budget} instructions have run and the block has not ended", sites[0],
+            self.active_lanes(),
+        )  # fmt: skip
+        raise Stopped
+
+    # -- what closures use -----------------------------------------------------------------------------------------
+
+    def write(self, registers: list[Any], slot: int, value: Any) -> None:
+        """Set a register in the active lanes."""
+        mask = self.mask
+        registers[slot] = value if mask is None else np.where(mask, value, registers[slot])
+
+    def narrowed(self, predicate: Any, negated: bool) -> Any:
+        """Return the active lanes where a predicate holds: a mask, None for every lane of the batch, False for none."""
+        mask = self.mask
+        key = (id(predicate), negated, id(mask))
+        known = self.narrowings.get(key)
+        if known is not None:
+            return known[0]
+        chosen = ~predicate if negated else predicate
+        if mask is not None:
+            chosen = chosen & mask
+        result: Any = chosen
+        if not chosen.any():
+            result = False
+        elif mask is None and chosen.all():
+            result = None
+        if len(self.narrowings) > 64:
+            self.narrowings.clear()
+        self.narrowings[key] = (result, predicate, mask)  # the references keep the ids theirs
+        return result
+
+    def random(self) -> np.random.Generator:
+        """Return the generator of choices that the ISA leaves open; the same for the same seed, step and blocks."""
+        found: np.random.Generator | None = self.state.get("random")
+        if found is None:
+            key = (self.context.seed, self.context.step, int(self.block_ids[0]))
+            found = self.state["random"] = np.random.default_rng(key)
+        return found
+
+    def active_lanes(self) -> Mask:
+        """Return the active lanes as (B, T)."""
+        lanes = np.broadcast_to(True if self.mask is None else self.mask, (self.blocks, self.threads))
+        return lanes if self.existing is None else lanes & self.existing
+
+    def check_whole_warps(self, site: Site, wanted: Mask | None = None) -> None:
+        """Record a fault where a warp runs an `.aligned` instruction with some of its threads only."""
+        shape = (self.blocks, self.threads)
+        active = self.active_lanes().reshape(-1, WARP)
+        whole = np.broadcast_to(True if wanted is None else wanted, shape).reshape(-1, WARP)
+        torn = active.any(axis=1) & (active != (whole | active)).any(axis=1)
+        if torn.any():
+            lanes = (active & torn[:, None]).reshape(shape)
+            self.fault("divergence", "not all threads of the warp run this instruction together", site, lanes)
+
+    # -- findings --------------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        self.context.findings.note(text)
+
+    def place(self, block: int, thread: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return ((x, y, z) of the block, (x, y, z) of the thread)."""
+        return unravel(int(self.block_ids[block]), self.context.grid), unravel(thread, self.context.block)
+
+    def fault(self, kind: str, message: str, site: Site, lanes: Mask, address: Any = None, space: str = "",
+              buffer: str = "") -> None:  # fmt: skip
+        """Record a fault of some lanes; the first of them is named."""
+        lanes = np.broadcast_to(lanes, (self.blocks, self.threads))
+        first = int(lanes.argmax())
+        block, thread = divmod(first, self.threads)
+        count = int(np.count_nonzero(lanes))
+        findings, step = self.context.findings, self.context.step
+        if findings.seen(kind, step, site.line, count):
+            return
+        where, who = self.place(block, thread)
+        findings.add(Fault(kind, message, site.line, site.text, step, where, who, address, space, buffer, count=count))
+
+    def shared_fault(self, kind: str, message: str, site: Site, block: int, thread: int, offset: int, count: int,
+                     other: int | None = None) -> None:  # fmt: skip
+        """Record a fault at a shared address; `other` is the key of the second party of a race."""
+        findings, step = self.context.findings, self.context.step
+        if findings.seen(kind, step, site.line, count):
+            return
+        where, who = self.place(block, thread)
+        other_site = other_thread = None
+        if other is not None:
+            other_site = self.program.sites[other & ((1 << SITE_BITS) - 1)]
+            number = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
+            other_thread = None if number == MANY else unravel(number, self.context.block)
+        findings.add(
+            Fault(
+                kind, message, site.line, site.text, step, where, who, offset + 1024, "shared", "",
+                other_site.line if other_site else None, other_site.text if other_site else "", other_thread,
+                where if other_site else None, count,
+            )
+        )  # fmt: skip
+
+
+def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the (x, y, z) of a linear index, x fastest."""
+    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])

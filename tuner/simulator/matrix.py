@@ -1,0 +1,218 @@
+"""ldmatrix and mma.sync m16n8 (PTX ISA 9.7.14.5), with the lane maps of the ISA.
+
+In every m16n8 shape a lane 4g + t holds, of A, the 4 bytes at 4t of a 16-byte piece of row g (a0), of row g + 8 (a1),
+and the same of the next piece of k (a2, a3); of B the same of column g (b0, b1). So a register of a warp, lane after
+lane, is 8 rows of 16 bytes, whatever the element type, and `ldmatrix` without `.trans` fills exactly that.
+C and D: c0, c1 are row g, columns 2t and 2t + 1; c2, c3 are row g + 8.
+
+Products are put off: a warp's accumulator stays a matrix with a list of steps (A, B) until something reads it, and
+then all tiles that share operands are one matrix product over all blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.simulator.accesses import count_shared, shared_offsets
+from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.loads_stores import lane_addresses
+from tuner.simulator.products import Accumulator, Kind, Part, flush, queue_of
+from tuner.simulator.scalar_types import B32
+
+if TYPE_CHECKING:
+    from tuner.simulator.machine import Batch
+
+
+@instruction("ldmatrix")
+def ldmatrix(opcode: Opcode) -> Recipe:
+    """Lane i gives the address of row i % 8 of matrix i / 8; lane 4r + w receives word w of row r of each."""
+    opcode.choice("sync")
+    opcode.choice("aligned")
+    opcode.choice("m8n8")
+    count = int(opcode.choice("x1", "x2", "x4")[1:])
+    transposed = opcode.flag("trans")
+    opcode.choice("shared", "shared::cta", default="generic")
+    opcode.choice("b16")
+
+    def bind(site: Site) -> Closure:
+        site.expect(2)
+        slots = [site.target(item, B32) for item in site.items(site.operands[0], count)]
+        base, offset = site.address(site.operands[1])
+        site.widths.append(("shared", 2 if transposed else 4))
+
+        def run(r: Registers, s: Batch) -> None:
+            words = load_matrices(s, site, lane_addresses(r, base, offset), count, transposed)
+            for number, slot in enumerate(slots):
+                value = words[:, :, number].reshape(len(words), s.threads)
+                s.write(r, slot, value)
+
+        return run
+
+    return Effect(bind, "ldmatrix", aligned=True)
+
+
+def load_matrices(s: Batch, site: Site, address: NDArray[np.int64], count: int, transposed: bool) -> NDArray[Any]:
+    """Return the registers of every lane: (B, W, count, 32) words."""
+    address = np.broadcast_to(address, (len(address), s.threads))
+    rows = address.reshape(len(address), s.warps, 32)[:, :, : 8 * count]
+    mask = s.mask
+    if mask is not None:
+        mask = np.broadcast_to(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)[:, :, : 8 * count]
+    offsets, mask = _row_offsets(s, rows, mask, site)
+    if s.count:
+        _count_rows(s, offsets, mask)
+    if s.races is not None:
+        _note_reads(s, site, offsets, mask, count, transposed)
+    loaded = s.shared.load(offsets, 16)
+    blocks = loaded.shape[0]
+    if transposed:
+        halves = loaded.view(np.uint16).reshape(blocks, s.warps, count, 8, 8)
+        return np.ascontiguousarray(halves.swapaxes(3, 4)).view(np.uint32).reshape(blocks, s.warps, count, 32)
+    return loaded.view(np.uint32).reshape(blocks, s.warps, count, 32)
+
+
+def _row_offsets(s: Batch, rows: NDArray[np.int64], mask: Any, site: Site) -> tuple[NDArray[np.int64], Any]:
+    """Check row addresses (R, W, 8 * count) and return offsets (R, W, 8 * count)."""
+    if mask is None:
+        offsets = rows - 1024
+        low, high = int(offsets.min()), int(offsets.max())
+        if low >= 0 and high + 16 <= s.shared.nbytes and not (np.bitwise_or.reduce(offsets, axis=None) & 15):
+            return offsets, None
+    width = rows.shape[2]
+    full = np.zeros((max(len(rows), len(mask) if mask is not None else 1), s.warps, 32), np.int64)
+    lanes = np.zeros(full.shape, bool)
+    full[:, :, :width] = rows
+    lanes[:, :, :width] = True if mask is None else mask
+    offsets, good = shared_offsets(s, full.reshape(-1, s.threads), 16, site, lanes.reshape(-1, s.threads))
+    shape = (-1, s.warps, 32)
+    return offsets.reshape(shape)[:, :, :width], good.reshape(shape)[:, :, :width]
+
+
+def _count_rows(s: Batch, offsets: NDArray[np.int64], mask: Any) -> None:
+    rows = max(len(offsets), len(mask) if mask is not None else 1)
+    times = s.blocks // rows
+    flat = offsets.reshape(len(offsets), -1)
+    lanes = mask.reshape(len(mask), -1) if mask is not None else None
+    if lanes is not None and len(flat) != rows:
+        flat = np.broadcast_to(flat, (rows, flat.shape[1]))
+    from tuner.simulator.counters import shared_wavefronts
+
+    wavefronts, ideal = shared_wavefronts(flat, 16, lanes, 8)
+    traffic = s.counters.matrix_loads
+    active = flat.size if lanes is None else int(np.count_nonzero(lanes))
+    traffic.instructions += times
+    traffic.nbytes += active * 16 * times
+    traffic.wavefronts += wavefronts * times
+    traffic.ideal += ideal * times
+
+
+def _note_reads(s: Batch, site: Site, offsets: NDArray[np.int64], mask: Any, count: int, transposed: bool) -> None:
+    """Reads are those of the lanes that receive the bytes, not of the lanes that give the addresses."""
+    assert s.races is not None
+    warps = np.arange(s.warps, dtype=np.int64)[:, None] * 32
+    if not transposed:
+        words = offsets[..., None] + np.arange(0, 16, 4)
+        row, word = np.arange(8 * count) % 8, np.arange(4)
+        threads = warps[..., None] + (row[:, None] * 4 + word)[None]
+        width = 4
+    else:
+        words = offsets[..., None] + np.arange(0, 16, 2)
+        row, column = np.arange(8 * count) % 8, np.arange(8)
+        threads = warps[..., None] + (column[None, :] * 4 + row[:, None] // 2)[None]
+        width = 2
+    shape = (len(words), -1)
+    lanes = None if mask is None else np.repeat(mask[..., None], words.shape[-1], axis=-1).reshape(len(mask), -1)
+    s.races.read(s, words.reshape(shape), width, lanes, site, threads.reshape(1, -1))
+
+
+_KINDS: dict[tuple[str, ...], int] = {
+    **{("m16n8k16", a, b): 16 for a in ("s8", "u8") for b in ("s8", "u8")},
+    **{("m16n8k32", a, b): 32 for a in ("s8", "u8") for b in ("s8", "u8")},
+}
+
+
+@instruction("mma")
+def mma(opcode: Opcode) -> Recipe:
+    opcode.choice("sync")
+    opcode.choice("aligned")
+    shape = opcode.choice("m16n8k16", "m16n8k32")
+    opcode.choice("row")
+    opcode.choice("col")
+    clamp = opcode.flag("satfinite")
+    types = [scalar.name for scalar in opcode.types(4)]
+    depth = _KINDS.get((shape, types[1], types[2]))
+    if depth is None or types[0] != "s32" or types[3] != "s32":
+        raise UnknownModifierError(f"{opcode.text} is not simulated")
+    kind = Kind(shape, types[1], types[2], depth, clamp)
+    pieces = depth // 16
+
+    def bind(site: Site) -> Closure:
+        site.expect(4)
+        site.holds_matrices = True
+        d = [site.target(item, B32) for item in site.items(site.operands[0], 4)]
+        a = tuple(site.source(item, B32) for item in site.items(site.operands[1], 2 * pieces))
+        b = tuple(site.source(item, B32) for item in site.items(site.operands[2], pieces))
+        c = tuple(site.source(item, B32) for item in site.items(site.operands[3], 4))
+        return _multiply(kind, d, a, b, c)
+
+    return Effect(bind, f"mma.{shape}.{types[1]}.{types[2]}", aligned=True)
+
+
+def _multiply(kind: Kind, d: list[int], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...]) -> Closure:
+    d0, (c0, c1, c2, c3) = d[0], c
+    in_place = tuple(d) == c
+    longest = kind.longest
+
+    def run(r: Registers, s: Batch) -> None:
+        for slot in (*a, *b):
+            if r[slot].__class__ is Part:
+                spread(r, s, slot)
+        if s.mask is not None:
+            _multiply_masked(kind, r, s, d, a, b, c)
+            return
+        first = r[c0]
+        if first.__class__ is Part and (accumulator := first.accumulator).parts == [first, r[c1], r[c2], r[c3]] and (
+            accumulator.kind is kind
+        ):
+            if not in_place:
+                accumulator = accumulator.copy(d0)
+                r[d0], r[d[1]], r[d[2]], r[d[3]] = accumulator.parts
+        else:
+            for slot in c:
+                if r[slot].__class__ is Part:
+                    spread(r, s, slot)
+            accumulator = Accumulator(kind, (r[c0], r[c1], r[c2], r[c3]), d0)
+            r[d0], r[d[1]], r[d[2]], r[d[3]] = accumulator.parts
+        steps = accumulator.steps
+        if not steps:
+            queue_of(s).append(accumulator)
+        steps.append((tuple(r[slot] for slot in a), tuple(r[slot] for slot in b)))
+        if len(steps) >= longest:
+            flush(r, s)
+
+    return run
+
+
+def _multiply_masked(kind: Kind, r: Registers, s: Batch, d: list[int], a: Any, b: Any, c: Any) -> None:
+    """Some warps only: multiply at once, and merge."""
+    for slot in (*c, *d):
+        if r[slot].__class__ is Part:
+            spread(r, s, slot)
+    accumulator = Accumulator(kind, tuple(r[slot] for slot in c), -1)
+    accumulator.steps.append((tuple(r[slot] for slot in a), tuple(r[slot] for slot in b)))
+    for slot, value in zip(d, accumulator.lanes(s), strict=True):
+        s.write(r, slot, value)
+
+
+def spread(r: Registers, s: Batch, slot: int) -> None:
+    """Replace a register that holds part of an accumulator matrix by its lanes."""
+    part: Part = r[slot]
+    if part.accumulator.steps:
+        flush(r, s)
+    r[slot] = part.accumulator.lanes(s)[part.index]
+
+
+__all__ = ["count_shared", "ldmatrix", "mma", "spread"]

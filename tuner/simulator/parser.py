@@ -1,0 +1,552 @@
+"""PTX text to a `Module`: functions, declarations, and instructions with their line and operands.
+
+One pass of one regular expression over the text. What an opcode means is not known here; only syntax is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+
+class PtxError(ValueError):
+    """PTX that cannot be run: not understood, not supported, or used against its own declarations.
+
+    Attributes:
+        line: 1-based line of the PTX text, 0 where no line is to blame.
+        text: that line's statement.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, reason: str, line: int = 0, text: str = "") -> None:
+        self.reason, self.line, self.text = reason, line, " ".join(text.split())
+        where = f"PTX line {line}: {self.text}: " if line else ""
+        super().__init__(f"{where}{reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A register, special register, variable, function or label: which of them, declarations decide."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A floating-point literal; `0f...` and `0d...` keep every bit in `value`."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`; a base of None is an absolute address. `coordinates` belong to tensor copies."""
+
+    base: Name | None
+    offset: int
+    coordinates: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!p`, and `-r` where an instruction takes it."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`p|q`: two results."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A parenthesised list of a `call`."""
+
+    items: tuple[Operand, ...]
+
+
+Operand: TypeAlias = Name | Integer | Float | Vector | Address | Negated | Pair | Arguments
+SINK = Name("_")
+
+
+class Instruction(NamedTuple):
+    """One instruction; `guard` is the predicate register of `@p`, `negated` says `@!p`."""
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    guard: str | None
+    negated: bool
+    line: int
+    text: str
+    scope: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declaration in a state space (`shared`, `global`, `const`, `local`, `param`), sizes in bytes.
+
+    `nbytes` is 0 for an `extern` array of unknown length. `initial` is the declared value, if any.
+    """
+
+    name: str
+    space: str
+    type: str
+    align: int
+    nbytes: int
+    line: int
+    initial: bytes | None = None
+
+
+@dataclass(slots=True)
+class Function:
+    """An `.entry` or `.func` with its body."""
+
+    name: str
+    is_entry: bool
+    line: int
+    parameters: list[Variable] = field(default_factory=list)
+    results: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    body: list[Instruction] = field(default_factory=list)
+    labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    required_threads: tuple[int, ...] = ()
+    maximum_threads: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Module:
+    """A parsed PTX file. `programs` caches what is generated for each entry, so a module is parsed and lowered once."""
+
+    text: str
+    target: str
+    version: str
+    functions: dict[str, Function]
+    variables: dict[str, Variable]
+    programs: dict[str, Any] = field(default_factory=dict)
+
+    def entry(self, name: str) -> Function:
+        """Return the entry `name`; raise `PtxError` that lists the entries there are."""
+        function = self.functions.get(name)
+        if function is None or not function.is_entry:
+            names = ", ".join(f.name for f in self.functions.values() if f.is_entry) or "none"
+            raise PtxError(f"no entry is named {name!r}; the module's entries: {names}")
+        return function
+
+
+TYPE_BYTES = {
+    **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
+    **{"b128": 16, "f16": 2, "f32": 4, "f64": 8, "bf16": 2, "f16x2": 4, "bf16x2": 4, "pred": 1},
+}
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_STATEMENT = re.compile(
+    r"""\s*(?:
+      (?P<open>\{) | (?P<close>\})
+    | (?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)
+    | (?:@(?P<negated>!?)\s*(?P<guard>[\w$%]+)\s+)?(?P<opcode>[a-z][\w.:]*)(?P<operands>[^;]*);
+    | \.(?P<directive>\w+)
+    )""",
+    re.VERBOSE,
+)
+_SPLIT = re.compile(r"\{[^}]*\}|\[(?:[^\[\]{}]|\{[^}]*\})*\]|\((?:[^()]*)\)|[^,\s{}\[\]()][^,{}\[\]()]*")
+_SIMPLE = re.compile(r"[\w$%.]+")
+_INTEGER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+_FLOAT = re.compile(r"[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)")
+_REGISTERS = re.compile(r"(?:\.v\d\s+|\.align\s+\d+\s+)*\.(\w+)\s+([^;]*);")
+_REGISTER_RANGE = re.compile(r"([\w$%]+)\s*(?:<\s*(\d+)\s*>)?")
+_VARIABLE = re.compile(
+    r"(?P<attributes>(?:\s*\.(?:align\s+\d+|v[248]|attribute\([^)]*\)|ptr|const|global|shared|local))*)"
+    r"\s*\.(?P<type>\w+)(?P<more>(?:\s*\.(?:ptr|const|global|shared|local|align\s+\d+))*)\s+(?P<name>[\w$%]+)"
+    r"\s*(?P<dims>(?:\[[^\]]*\]\s*)*)"
+)
+_TO_LINE_END = {"version", "target", "address_size", "loc", "file"}
+_STATE_SPACES = {"shared", "global", "const", "local", "param"}
+_PASSED_OVER = {"pragma", "branchtargets", "calltargets", "callprototype", "alias"}
+_LINKAGE = {"visible", "extern", "weak", "common"}
+
+
+def parse(text: str) -> Module:
+    """Parse PTX text.
+
+    Raises:
+        PtxError: with the line, its text and the reason.
+    """
+    return _Parser(text).module()
+
+
+def _integer(text: str) -> int:
+    digits = text.rstrip("U")
+    body = digits.lstrip("+-")
+    if len(body) > 1 and body[0] == "0" and body.isdigit():
+        value = int(body, 8)
+        return -value if digits[0] == "-" else value
+    return int(digits, 0)
+
+
+def read_operand(text: str) -> Operand:
+    """Turn the text of one operand into its value; raise `ValueError` for what is none."""
+    text = text.strip()
+    first = text[:1]
+    if first == "{":
+        return Vector(tuple(read_operand(item) for item in text[1:-1].split(",")))
+    if first == "[":
+        return _address(text[1:-1].strip())
+    if first == "(":
+        inner = text[1:-1].strip()
+        return Arguments(tuple(read_operand(item) for item in inner.split(",")) if inner else ())
+    if first == "!":
+        return Negated(read_operand(text[1:]))
+    if first.isdigit() or first in "+-.":
+        return _number(text)
+    if "|" in text:
+        left, right = text.split("|")
+        return Pair(read_operand(left), read_operand(right))
+    if _SIMPLE.fullmatch(text):
+        return Name(text)
+    base, plus, offset = text.partition("+")
+    if plus and _SIMPLE.fullmatch(base.strip()):  # a variable with an offset, as in `mov.u32 %r1, smem+16`
+        return Address(Name(base.strip()), _integer(offset.strip()))
+    raise ValueError(f"operand {text!r} is not understood")
+
+
+def _number(text: str) -> Operand:
+    if _INTEGER.fullmatch(text):
+        return Integer(_integer(text))
+    if text[:2] in ("0f", "0F") and len(text) == 10:
+        return Float(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
+    if text[:2] in ("0d", "0D") and len(text) == 18:
+        return Float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
+    if _FLOAT.fullmatch(text):
+        return Float(float(text))
+    if text[0] == "-" and _SIMPLE.fullmatch(text[1:].strip()):
+        return Negated(Name(text[1:].strip()))
+    raise ValueError(f"number {text!r} is not understood")
+
+
+def _address(text: str) -> Address:
+    if "{" in text:
+        base, _, rest = text.partition(",")
+        coordinates = read_operand(rest)
+        assert isinstance(coordinates, Vector)
+        return Address(Name(base.strip()), 0, coordinates)
+    base, sign, offset = text.partition("+")
+    if not sign:
+        base, sign, offset = text.partition("-") if not text.startswith("-") else (text, "", "")
+    base = base.strip()
+    shift = 0
+    if sign:
+        shift = _integer(offset.replace(" ", ""))
+        shift = -shift if sign == "-" else shift
+    if _INTEGER.fullmatch(base):
+        return Address(None, _integer(base) + shift)
+    if not _SIMPLE.fullmatch(base):
+        raise ValueError(f"address [{text}] is not understood")
+    return Address(Name(base), shift)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.original = text
+        clean = text
+        if "//" in text or "/*" in text:
+            clean = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+        self.text = clean
+        self.starts = [0]
+        find, position = clean.find, clean.find("\n")
+        while position >= 0:
+            self.starts.append(position + 1)
+            position = find("\n", position + 1)
+        self.position = 0
+        self.functions: dict[str, Function] = {}
+        self.variables: dict[str, Variable] = {}
+        self.target = self.version = ""
+        self.scopes = 0
+
+    def line(self, offset: int) -> int:
+        return bisect_right(self.starts, offset)
+
+    def error(self, reason: str, offset: int) -> PtxError:
+        line = self.line(offset)
+        end = self.text.find("\n", offset)
+        return PtxError(reason, line, self.text[offset : end if end >= 0 else None])
+
+    def module(self) -> Module:
+        text, end = self.text.rstrip(), len(self.text.rstrip())
+        while self.position < end:
+            match = _STATEMENT.match(text, self.position)
+            if match is None or match["directive"] is None:
+                start = len(text) - len(text[self.position :].lstrip())
+                raise self.error("a module-level directive was expected", start)
+            start = match.start("directive") - 1
+            self.position = match.end()
+            name = match["directive"]
+            if name in _LINKAGE:
+                continue
+            if name in ("entry", "func"):
+                self.function(name == "entry", start)
+            elif name in _STATE_SPACES:
+                for variable in self.declarations(name, start):
+                    self.variables[variable.name] = variable
+            else:
+                self.directive(name, start)
+        if not self.version or not self.target:
+            raise PtxError("a PTX module begins with .version and .target; they are missing")
+        return Module(self.original, self.target, self.version, self.functions, self.variables)
+
+    def directive(self, name: str, start: int) -> None:
+        """Pass over a directive that holds no instructions; note version and target."""
+        text = self.text
+        if name in _TO_LINE_END:
+            end = text.find("\n", self.position)
+            end = len(text) if end < 0 else end
+            value = text[self.position : end].strip()
+            if name == "version":
+                self.version = value
+            elif name == "target":
+                self.target = value.split(",")[0].strip()
+            elif name == "address_size" and value != "64":
+                raise self.error("only 64-bit addresses are simulated", start)
+            self.position = end
+        elif name == "section":
+            end = text.find("}", self.position)
+            if end < 0:
+                raise self.error("this section has no closing brace", start)
+            self.position = end + 1
+        elif name in _PASSED_OVER:
+            end = text.find(";", self.position)
+            if end < 0:
+                raise self.error(f".{name} has no closing semicolon", start)
+            self.position = end + 1
+        else:
+            raise self.error(f"directive .{name} is not known", start)
+
+    def declarations(self, space: str, start: int) -> list[Variable]:
+        end = self.text.find(";", self.position)
+        if end < 0:
+            raise self.error(f".{space} has no closing semicolon", start)
+        statement = self.text[self.position : end]
+        self.position = end + 1
+        head, _, value = statement.partition("=")
+        return [self.variable(part, space, start, value.strip()) for part in _declared(head)]
+
+    def variable(self, statement: str, space: str, start: int, value: str = "") -> Variable:
+        match = _VARIABLE.fullmatch(statement.strip())
+        if match is None or match["type"] not in TYPE_BYTES:
+            raise self.error(f".{space} declaration {statement.strip()!r} is not understood", start)
+        size = TYPE_BYTES[match["type"]]
+        attributes = match["attributes"] + match["more"]
+        vector = re.search(r"\.v([248])", attributes)
+        if vector:
+            size *= int(vector[1])
+        # `.ptr ... .align N` speaks of the memory pointed to, not of the parameter
+        aligned = re.search(r"\.align\s+(\d+)", attributes.split(".ptr")[0])
+        count = 1
+        for dimension in re.findall(r"\[([^\]]*)\]", match["dims"]):
+            count *= _integer(dimension.strip()) if dimension.strip() else 0
+        initial = self.initial(value, match["type"], size * count, start) if value else None
+        return Variable(
+            match["name"], space, match["type"], int(aligned[1]) if aligned else size, size * count,
+            self.line(start), initial,
+        )  # fmt: skip
+
+    def initial(self, value: str, type_: str, nbytes: int, start: int) -> bytes:
+        data = bytearray()
+        for item in value.replace("{", " ").replace("}", " ").split(","):
+            operand = read_operand(item) if item.strip() else Integer(0)
+            if isinstance(operand, Float):
+                data += struct.pack({"f32": "<f", "f64": "<d", "f16": "<e"}[type_], operand.value)
+            elif isinstance(operand, Integer):
+                size = TYPE_BYTES[type_]
+                data += (operand.value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+            else:
+                raise self.error("an initialiser that holds an address is not simulated", start)
+        return bytes(data.ljust(nbytes, b"\0"))
+
+    def parenthesised(self, space: str, start: int) -> list[Variable]:
+        """Read a parameter list if one follows."""
+        text, position = self.text, self.position
+        while text[position].isspace():
+            position += 1
+        if text[position] != "(":
+            return []
+        end = text.find(")", position)
+        if end < 0:
+            raise self.error("this parameter list has no closing parenthesis", start)
+        self.position = end + 1
+        inner = text[position + 1 : end].strip()
+        result = []
+        for part in inner.split(",") if inner else []:
+            declared = part.strip()
+            kind, _, rest = declared[1:].partition(" ")
+            if kind not in ("param", "reg"):
+                raise self.error(f"parameter {declared!r} is not understood", start)
+            result.append(self.variable(rest, "param" if kind == "param" else "reg", start))
+        return result
+
+    def function(self, is_entry: bool, start: int) -> None:
+        text = self.text
+        results = [] if is_entry else self.parenthesised("param", start)
+        match = re.compile(r"\s*([\w$%]+)").match(text, self.position)
+        if match is None:
+            raise self.error("this function has no name", start)
+        self.position = match.end()
+        function = Function(match[1], is_entry, self.line(start), results=results)
+        function.parameters = self.parenthesised("param", start)
+        open_brace, semicolon = text.find("{", self.position), text.find(";", self.position)
+        if open_brace < 0 or 0 <= semicolon < open_brace:  # a prototype only
+            if semicolon < 0:
+                raise self.error("this function has neither body nor semicolon", start)
+            self.position = semicolon + 1
+            return
+        head = text[self.position : open_brace]
+        for name, numbers in re.findall(r"\.(reqntid|maxntid)\s+([\d\s,]+)", head):
+            values = tuple(int(number) for number in numbers.split(","))
+            if name == "reqntid":
+                function.required_threads = values
+            else:
+                function.maximum_threads = values
+        self.position = open_brace + 1
+        self.functions[function.name] = function
+        for variable in (*function.parameters, *function.results):
+            if variable.space == "reg":
+                function.registers[variable.name] = variable.type
+        self.body(function, start)
+
+    def body(self, function: Function, start: int) -> None:
+        """Read statements up to the function's closing brace; nested braces are scopes of names."""
+        text, match_at, split = self.text, _STATEMENT.match, _SPLIT.findall
+        starts, append = self.starts, function.body.append
+        renamed: dict[str, str] = {}
+        scopes: list[tuple[dict[str, str], dict[str, Operand]]] = []
+        cache: dict[str, Operand] = {}
+        scope_path: tuple[int, ...] = (0,)
+        line, next_line = self.line(self.position), 0
+        next_line = starts[line] if line < len(starts) else len(text) + 1
+        position = self.position
+        while True:
+            match = match_at(text, position)
+            if match is None:
+                rest = text[position:]
+                if not rest.strip():
+                    raise self.error(f"the body of {function.name} has no closing brace", start)
+                raise self.error("this statement is not understood", position + len(rest) - len(rest.lstrip()))
+            position = match.end()
+            kind = match.lastgroup
+            if kind == "operands":
+                negated, guard, opcode, rest = match.group("negated", "guard", "opcode", "operands")
+                offset = match.start("opcode")
+                while offset >= next_line:
+                    line += 1
+                    next_line = starts[line] if line < len(starts) else len(text) + 1
+                operands = []
+                for item in split(rest):
+                    operand = cache.get(item)
+                    if operand is None:
+                        try:
+                            operand = read_operand(item)
+                        except ValueError as error:
+                            raise self.error(str(error), offset) from None
+                        if renamed:
+                            operand = _rename(operand, renamed)
+                        cache[item] = operand
+                    operands.append(operand)
+                if guard is not None and guard in renamed:
+                    guard = renamed[guard]
+                append(
+                    Instruction(
+                        opcode, tuple(operands), guard, negated == "!", line, match[0], scope_path
+                    )
+                )
+            elif kind == "label":
+                key = (scope_path[0], match["label"])
+                if key in function.labels:
+                    raise self.error(f"label {key[1]} is defined twice", match.start("label"))
+                function.labels[key] = len(function.body)
+            elif kind == "open":
+                scopes.append((renamed, cache))
+                renamed, cache = dict(renamed), {}
+                self.scopes += 1
+                scope_path = (self.scopes, *scope_path)
+            elif kind == "close":
+                if not scopes:
+                    self.position = position
+                    return
+                renamed, cache = scopes.pop()
+                scope_path = scope_path[1:]
+            else:
+                self.position = position
+                self.local_directive(function, match["directive"], match.start("directive") - 1, renamed, cache,
+                                     scope_path[0])  # fmt: skip
+                position = self.position
+
+    def local_directive(
+        self, function: Function, name: str, start: int, renamed: dict[str, str], cache: dict[str, Operand], scope: int
+    ) -> None:
+        if name == "reg":
+            match = _REGISTERS.match(self.text, self.position) or _REGISTERS.search(self.text, self.position)
+            if match is None or match[1] not in TYPE_BYTES:
+                raise self.error("this register declaration is not understood", start)
+            self.position = match.end()
+            for base, count in _REGISTER_RANGE.findall(match[2]):
+                names = [f"{base}{number}" for number in range(int(count))] if count else [base]
+                for declared in names:
+                    unique = f"{declared}@{scope}" if scope else declared
+                    if scope:
+                        renamed[declared] = unique
+                        cache.clear()
+                    function.registers[unique] = match[1]
+        elif name in _STATE_SPACES:
+            for variable in self.declarations(name, start):
+                if scope:
+                    unique = f"{variable.name}@{scope}"
+                    renamed[variable.name] = unique
+                    cache.clear()
+                    variable = Variable(unique, variable.space, variable.type, variable.align, variable.nbytes,
+                                        variable.line, variable.initial)  # fmt: skip
+                function.variables[variable.name] = variable
+        else:
+            self.directive(name, start)
+
+
+def _declared(statement: str) -> list[str]:
+    """Split `.b8 a[4], b[4]` into declarations that each carry the type; leave a single one alone."""
+    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", statement)]
+    first = parts[0]
+    prefix = first[: re.search(r"[\w$%]+\s*(?:\[[^\]]*\]\s*)*$", first).start()]  # type: ignore[union-attr]
+    return [first, *(prefix + part for part in parts[1:])]
+
+
+def _rename(operand: Operand, renamed: dict[str, str]) -> Operand:
+    if isinstance(operand, Name):
+        return Name(renamed.get(operand.text, operand.text))
+    if isinstance(operand, Vector):
+        return Vector(tuple(_rename(item, renamed) for item in operand.items))
+    if isinstance(operand, Arguments):
+        return Arguments(tuple(_rename(item, renamed) for item in operand.items))
+    if isinstance(operand, Negated):
+        return Negated(_rename(operand.operand, renamed))
+    if isinstance(operand, Pair):
+        return Pair(_rename(operand.first, renamed), _rename(operand.second, renamed))
+    if isinstance(operand, Address) and operand.base is not None:
+        coordinates = operand.coordinates
+        return Address(Name(renamed.get(operand.base.text, operand.base.text)), operand.offset,
+                       _rename(coordinates, renamed) if coordinates else None)  # type: ignore[arg-type]  # fmt: skip
+    return operand

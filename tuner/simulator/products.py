@@ -1,0 +1,232 @@
+"""Matrix products of many warps at once: accumulators that are multiplied when they are read.
+
+s8 and u8 products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many steps are
+put off. The sums go to int32, which wraps as the ISA has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tuner.simulator.machine import Batch
+
+Fragment = tuple[NDArray[np.uint32], ...]
+WORKING_BYTES = 1 << 21
+"""Operands of one product call: about what the second-level cache holds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """An mma shape and its operand types; `depth` is k in bytes."""
+
+    shape: str
+    a: str
+    b: str
+    depth: int
+    clamp: bool
+
+    @property
+    def longest(self) -> int:
+        """Steps that can be put off with exact float32 sums."""
+        if self.clamp:
+            return 1
+        bound = (128 if self.a == "s8" else 255) * (128 if self.b == "s8" else 255)
+        return min((1 << 24) // (bound * self.depth), 256 // self.depth)
+
+
+class Part:
+    """Register `index` (0..3) of an accumulator; stands in a register slot in the place of lanes."""
+
+    __slots__ = ("accumulator", "index")
+
+    def __init__(self, accumulator: Accumulator, index: int) -> None:
+        self.accumulator, self.index = accumulator, index
+
+
+class Accumulator:
+    """One 16x8 tile of every warp: start values and the steps to add.
+
+    `start` is four registers, or (grid, row, column): a tile of a larger matrix that an earlier flush left.
+    """
+
+    __slots__ = ("kind", "parts", "slot", "start", "steps", "values")
+
+    def __init__(self, kind: Kind, start: Any, slot: int) -> None:
+        self.kind, self.start, self.slot = kind, start, slot
+        self.steps: list[tuple[Fragment, Fragment]] = []
+        self.parts = [Part(self, index) for index in range(4)]
+        self.values: Any = None
+
+    def copy(self, slot: int) -> Accumulator:
+        """Return an accumulator that goes on from here and leaves this one as it is."""
+        other = Accumulator(self.kind, self.start, slot)
+        other.steps = list(self.steps)
+        return other
+
+    def lanes(self, s: Batch) -> Any:
+        """Return the four registers."""
+        if self.steps:
+            multiply_grid(s, [[self]])
+        if isinstance(self.start[0], Grid):
+            grid, row, column = self.start
+            self.start = grid.registers(row, column)
+        return self.start
+
+
+class Grid:
+    """Accumulators of a warp's tiles side by side: int32 (B, W, 16 * rows, 8 * columns)."""
+
+    __slots__ = ("data", "spread")
+
+    def __init__(self, data: NDArray[np.int32]) -> None:
+        self.data = data
+        self.spread: Any = None
+
+    def registers(self, row: int, column: int) -> tuple[NDArray[np.uint32], ...]:
+        """Return c0..c3 of a tile, for all lanes; the whole grid is spread on the first call."""
+        if self.spread is None:
+            blocks, warps, height, width = self.data.shape
+            tiles = self.data.reshape(blocks, warps, height // 16, 2, 8, width // 8, 4, 2)
+            order = tiles.transpose(2, 5, 3, 7, 0, 1, 4, 6)
+            self.spread = np.ascontiguousarray(order).view(np.uint32).reshape(
+                height // 16, width // 8, 4, blocks, warps * 32
+            )  # fmt: skip
+        found = self.spread[row, column]
+        return found[0], found[1], found[2], found[3]
+
+
+def queue_of(s: Batch) -> list[Accumulator]:
+    found: list[Accumulator] | None = s.state.get("accumulators")
+    if found is None:
+        found = s.state["accumulators"] = []
+    return found
+
+
+def flush(r: list[Any], s: Batch) -> None:
+    """Multiply what has been put off, for every accumulator that a register still holds."""
+    queue = queue_of(s)
+    alive: dict[int, Accumulator] = {}
+    for accumulator in queue:
+        held = r[accumulator.slot]
+        if accumulator.steps and held.__class__ is Part and held.accumulator is accumulator:
+            alive[id(accumulator)] = accumulator
+    queue.clear()
+    for grid in _grids(list(alive.values())):
+        multiply_grid(s, grid)
+
+
+def _grids(accumulators: list[Accumulator]) -> list[list[list[Accumulator]]]:
+    """Arrange accumulators as full grids: rows share their A operands, columns their B operands."""
+    rows: dict[Any, dict[Any, Accumulator]] = {}
+    for accumulator in accumulators:
+        row = (accumulator.kind, *(id(x) for step in accumulator.steps for x in step[0]))
+        column = tuple(id(x) for step in accumulator.steps for x in step[1])
+        rows.setdefault(row, {})[column] = accumulator
+    grids: dict[Any, list[list[Accumulator]]] = {}
+    seen = 0
+    for row, columns in rows.items():
+        seen += len(columns)
+        grids.setdefault((row[0], tuple(columns)), []).append(list(columns.values()))
+    if seen != len(accumulators):  # two accumulators with the same operands: each on its own
+        return [[[accumulator]] for accumulator in accumulators]
+    return list(grids.values())
+
+
+def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
+    """Add all steps of a full grid of accumulators to their start values."""
+    kind = grid[0][0].kind
+    rows = [row[0].steps for row in grid]
+    columns = [accumulator.steps for accumulator in grid[0]]
+    steps = len(rows[0])
+    if kind.clamp and steps > 1:
+        raise AssertionError("clamped products are never put off")
+    blocks = max(
+        max(len(x) for step in accumulator.steps for fragment in step for x in fragment)
+        for accumulator in (*(row[0] for row in grid), *grid[0])
+    )
+    pieces = kind.depth // 16
+    a_side = _pack([[step[0] for step in row] for row in rows], s, blocks, pieces, 2)
+    b_side = _pack([[step[1] for step in column] for column in columns], s, blocks, pieces, 1)
+    total = start_matrix(s, grid, blocks)
+    depth = steps * kind.depth
+    height, width = 16 * len(rows), 8 * len(columns)
+    a_bytes = a_side.view(np.int8 if kind.a == "s8" else np.uint8).reshape(-1, s.warps, height, depth)
+    b_bytes = b_side.view(np.int8 if kind.b == "s8" else np.uint8).reshape(-1, s.warps, width, depth)
+    chunk = max(1, WORKING_BYTES // (s.warps * depth * 4 * (height + width)))
+    for first in range(0, blocks, chunk):
+        part = slice(first, first + chunk)
+        x = (a_bytes[part] if len(a_bytes) > 1 else a_bytes).astype(np.float32)
+        y = (b_bytes[part] if len(b_bytes) > 1 else b_bytes).astype(np.float32)
+        product = np.matmul(x, y.swapaxes(2, 3))
+        if kind.clamp:
+            exact = total[part].astype(np.int64) + product.astype(np.int64)
+            total[part] = exact.clip(-(2**31), 2**31 - 1)
+        else:
+            total[part] += product.astype(np.int32)
+    finished = Grid(total)
+    for row_number, row in enumerate(grid):
+        for column_number, accumulator in enumerate(row):
+            accumulator.start = (finished, row_number, column_number)
+            accumulator.steps = []
+
+
+def _pack(
+    sides: list[list[Fragment]], s: Batch, blocks: int, pieces: int, halves: int
+) -> NDArray[np.complex128]:
+    """Lay fragments out as (B, W, rows, k) bytes, 16 bytes at a time; fragments equal in all blocks stay (1, ...)."""
+    depth = max(len(x) for side in sides for fragment in side for x in fragment)
+    steps = len(sides[0])
+    packed = np.empty((depth, s.warps, len(sides), halves, 8, steps, pieces), np.complex128)
+    for number, side in enumerate(sides):
+        for step, fragment in enumerate(side):
+            for index, register in enumerate(fragment):
+                half, piece = (index & 1, index >> 1) if halves == 2 else (0, index)
+                packed[:, :, number, half, :, step, piece] = words_of(register, s)
+    return packed
+
+
+def words_of(register: NDArray[np.uint32], s: Batch) -> NDArray[np.complex128]:
+    """View a register as (B, W, 8) pieces of 16 bytes."""
+    if register.shape[1] != s.threads:
+        register = np.broadcast_to(register, (len(register), s.threads))
+    return np.ascontiguousarray(register).view(np.complex128).reshape(len(register), s.warps, 8)
+
+
+def start_matrix(s: Batch, grid: list[list[Accumulator]], blocks: int) -> NDArray[np.int32]:
+    """Return the start values of a grid as a new (or no longer needed) int32 matrix (blocks, W, rows, columns)."""
+    first = grid[0][0].start
+    if isinstance(first[0], Grid):
+        before = first[0]
+        shape = (s.warps, 16 * len(grid), 8 * len(grid[0]))
+        same = before.data.shape[1:] == shape and all(
+            accumulator.start[0] is before and accumulator.start[1:] == (row_number, column_number)
+            for row_number, row in enumerate(grid)
+            for column_number, accumulator in enumerate(row)
+        )
+        if same and len(before.data) >= blocks:
+            return before.data.copy()
+    rows = max(
+        blocks, *(len(x) for row in grid for accumulator in row for x in accumulator_lanes(s, accumulator))
+    )
+    total = np.empty((rows, s.warps, len(grid), 2, 8, len(grid[0]), 4, 2), np.int32)
+    for row_number, row in enumerate(grid):
+        for column_number, accumulator in enumerate(row):
+            for index, register in enumerate(accumulator_lanes(s, accumulator)):
+                lanes = np.broadcast_to(register, (len(register), s.threads)).view(np.int32)
+                total[:, :, row_number, index >> 1, :, column_number, :, index & 1] = lanes.reshape(
+                    len(register), s.warps, 8, 4
+                )
+    return total.reshape(rows, s.warps, 16 * len(grid), 8 * len(grid[0]))
+
+
+def accumulator_lanes(s: Batch, accumulator: Accumulator) -> Any:
+    """Return the start values of an accumulator as four registers."""
+    if isinstance(accumulator.start[0], Grid):
+        grid, row, column = accumulator.start
+        return grid.registers(row, column)
+    return accumulator.start
