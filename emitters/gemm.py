@@ -113,7 +113,9 @@ def _dense_inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
     )
 
 
-def _bytes(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray[tuple[int, int], np.dtype[np.int8]]:
+def _bytes(
+    rng: np.random.Generator, rows: int, columns: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.int8]]:
     """Uniform over -128..127, with both ends at known places of every row."""
     values = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
     values[:, 0], values[:, -1] = -128, 127

@@ -1,11 +1,11 @@
 """Text and plan of a schedule of the forward GEMM family."""
 
+from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import Lane
 from emitters.fragments.stores import add_words, store_words
-from emitters.fragments.decode import SCALE_SHIFT
 from emitters.gemm_main_loop import Accumulators, MainLoop
 from emitters.gemm_operands import Block, Decoded, Operand, Packed, Records, Rows
-from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry, check, is_ternary, valid_formula
+from emitters.gemm_schedule import DenseSchedule, Geometry, check, is_ternary, valid_formula
 from emitters.kernel import EmittedKernel, KernelSpec, schedule_values
 from emitters.ptx import R32, Entry, Module, Parameter
 from emitters.target import Target

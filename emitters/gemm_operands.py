@@ -94,7 +94,14 @@ class Rows:
     """s8 rows, k along the row: A, and B of `gemm_s8`."""
 
     def __init__(
-        self, block: Block, tile: RowTile, width: int, *, operand: str, source: R64, reach: Reach | None = None
+        self,
+        block: Block,
+        tile: RowTile,
+        width: int,
+        *,
+        operand: str,
+        source: R64,
+        reach: Reach | None = None,
     ) -> None:
         """
         Args:
@@ -309,9 +316,7 @@ class Records:
         self._source = Source(
             base=base,
             offsets=offsets,
-            reach=Reach(
-                ptx, ptx.r("mad.lo.s32", first_slice, -MMA_K, block.left), geometry.schedule.tile_k
-            ),
+            reach=Reach(ptx, ptx.r("mad.lo.s32", first_slice, -MMA_K, block.left), geometry.schedule.tile_k),
             ahead=lambda chunk: MMA_K * (chunk * step % slices),
             advance=lambda: ptx.op("add.s64", base, base, slices * tile.row_bytes),
         )

@@ -151,6 +151,16 @@ class Geometry:
         copies = self.schedule.tile_m * self.schedule.tile_k // self.a_width // self.threads
         return self.accumulator_registers + self.fragment_registers + min(copies, 32) + 40
 
+    def most_blocks(self, target: Target) -> int:
+        """Blocks that an SM holds by registers (as estimated), threads and shared memory."""
+        arch = target.arch
+        return min(
+            REGISTERS_PER_SM // (self.registers * self.threads),
+            arch.threads_per_sm // self.threads,
+            arch.shared_per_sm // (self.shared.nbytes + SHARED_RESERVED),
+            arch.blocks_per_sm,
+        )
+
     @cached_property
     def shared(self) -> "SharedTiles":
         return SharedTiles.of(self)
@@ -298,7 +308,7 @@ _NEUTRAL: dict[str, Any] = {
 _NEUTRAL_TERNARY: dict[str, Any] = {**_NEUTRAL, "decode": "register", "weight_layout": "plain"}
 
 
-def _geometry(names: tuple[str, ...], values: tuple[Any, ...], ternary: bool) -> Geometry:
+def partial_geometry(names: tuple[str, ...], values: tuple[Any, ...], ternary: bool) -> Geometry:
     """Geometry of a schedule of which only some parameters are known; the others do not matter to the caller."""
     known = dict(zip(names, values, strict=True))
     if ternary:
@@ -315,7 +325,7 @@ def _on_geometry(
 ) -> Callable[..., bool]:
     def asked(*arguments: Any) -> bool:
         *values, target = arguments
-        return holds(_geometry(names, tuple(values), ternary), target)
+        return holds(partial_geometry(names, tuple(values), ternary), target)
 
     return asked
 
@@ -324,17 +334,12 @@ def _registers_fit(geometry: Geometry, target: Target) -> bool:
     return geometry.registers <= REGISTERS_PER_THREAD
 
 
-def _block_fits_register_file(geometry: Geometry, target: Target) -> bool:
-    return geometry.registers * geometry.threads * geometry.schedule.min_blocks <= REGISTERS_PER_SM
-
-
 def _shared_fits(geometry: Geometry, target: Target) -> bool:
     return geometry.shared.nbytes <= target.arch.shared_per_block
 
 
-def _blocks_fit_shared(geometry: Geometry, target: Target) -> bool:
-    blocks = geometry.schedule.min_blocks
-    return blocks * (geometry.shared.nbytes + SHARED_RESERVED) <= target.arch.shared_per_sm
+def _blocks_fit(geometry: Geometry, target: Target) -> bool:
+    return geometry.schedule.min_blocks <= geometry.most_blocks(target)
 
 
 def _common_rules(ternary: bool) -> tuple[Rule, ...]:
@@ -411,28 +416,16 @@ def _common_rules(ternary: bool) -> tuple[Rule, ...]:
             "accumulators, fragments and addresses must fit the 255 registers of a thread",
         ),
         Rule(
-            "register-file",
-            (*registers, "min_blocks"),
-            _on_geometry((*registers, "min_blocks"), _block_fits_register_file, ternary),
-            "min_blocks blocks must fit the 65536 registers of an SM",
-        ),
-        Rule(
-            "resident-threads",
-            ("warps_m", "warps_n", "min_blocks"),
-            lambda wm, wn, blocks, target: WARP * wm * wn * blocks <= target.arch.threads_per_sm,
-            "min_blocks blocks must fit the threads of an SM",
-        ),
-        Rule(
             "shared-memory",
             shared,
             _on_geometry(shared, _shared_fits, ternary),
             "all slots must fit the shared memory of a block",
         ),
         Rule(
-            "resident-shared",
-            (*shared, "min_blocks"),
-            _on_geometry((*shared, "min_blocks"), _blocks_fit_shared, ternary),
-            "min_blocks blocks must fit the shared memory of an SM",
+            "resident-blocks",
+            (*shared, "warps_m", "min_blocks"),
+            _on_geometry((*shared, "warps_m", "min_blocks"), _blocks_fit, ternary),
+            "min_blocks blocks must fit the registers, threads and shared memory of an SM",
         ),
     )
 

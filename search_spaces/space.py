@@ -1,13 +1,12 @@
 """A search space: parameters, named constraints with reasons, and the enumerated set of valid schedules.
 
-The valid set is walked depth first; a constraint is asked as soon as its last parameter has a value, so
+The valid set is built a parameter at a time; a constraint is asked as soon as its last parameter has a value, so
 impossible branches are never entered. What comes out is a matrix of level indices that samplers work on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -84,7 +83,10 @@ class Space:
     @cached_property
     def levels(self) -> NDArray[np.int16]:
         """Every valid schedule as level indices, shape (valid, parameters), in lexicographic order."""
-        return np.array(list(self._walk((), ())), dtype=np.int16).reshape(-1, len(self.parameters))
+        rows = np.zeros((1, 0), dtype=np.int16)
+        for depth in range(len(self.parameters)):
+            rows = self._extended(rows, depth)
+        return np.ascontiguousarray(rows)
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -145,12 +147,22 @@ class Space:
             due[max(positions)].append((constraint, positions))
         return tuple(tuple(constraints) for constraints in due)
 
-    def _walk(self, levels: tuple[int, ...], bound: tuple[Any, ...]) -> Iterator[tuple[int, ...]]:
-        depth = len(levels)
-        if depth == len(self.parameters):
-            yield levels
-            return
-        for level, value in enumerate(self.parameters[depth].values):
-            now = (*bound, value)
-            if all(c.holds(*(now[p] for p in positions), self.target) for c, positions in self._due[depth]):
-                yield from self._walk((*levels, level), now)
+    def _extended(self, rows: NDArray[np.int16], depth: int) -> NDArray[np.int16]:
+        """Every row with each level of the next parameter, less what a constraint due there rules out.
+
+        A constraint is asked once for each combination of values that occurs, not once a row.
+        """
+        count = len(self.parameters[depth].values)
+        last = np.tile(np.arange(count, dtype=np.int16), len(rows))
+        rows = np.column_stack([np.repeat(rows, count, axis=0), last])
+        for constraint, positions in self._due[depth]:
+            values = [self.parameters[p].values for p in positions]
+            shape = tuple(map(len, values))
+            keys = np.ravel_multi_index(tuple(rows[:, p] for p in positions), shape)
+            holds = np.zeros(int(np.prod(shape)), dtype=bool)
+            asked = np.flatnonzero(np.bincount(keys, minlength=1))
+            for key, levels in zip(asked, np.column_stack(np.unravel_index(asked, shape)), strict=True):
+                arguments = [value[level] for value, level in zip(values, levels, strict=True)]
+                holds[key] = constraint.holds(*arguments, self.target)
+            rows = rows[holds[keys]]
+        return rows

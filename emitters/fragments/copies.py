@@ -65,7 +65,11 @@ class Split:
     width: int
 
     def __post_init__(self) -> None:
-        if self.tile.row_bytes % self.width or self.per_row & (self.per_row - 1) or self.threads % self.per_row:
+        if (
+            self.tile.row_bytes % self.width
+            or self.per_row & (self.per_row - 1)
+            or self.threads % self.per_row
+        ):
             raise ValueError(
                 "a row must be a power of two of copies that divides the threads, "
                 f"got {self.tile.row_bytes} bytes in copies of {self.width} by {self.threads} threads"
@@ -114,7 +118,9 @@ class TileCopy:
     def rows(self) -> list[R32]:
         """Row of each of the thread's chunks, for the caller to find its source."""
         step = self.split.step
-        return [self._ptx.r("add.u32", self.row, c * step) if c else self.row for c in range(self.split.count)]
+        return [
+            self._ptx.r("add.u32", self.row, c * step) if c else self.row for c in range(self.split.count)
+        ]
 
     def aim(self, slot: R32) -> None:
         """Compute the shared addresses of the tile in `slot`; copies go there until the next call."""

@@ -1,8 +1,8 @@
-"""Vector loads of words and floats, and small sums of registers."""
+"""Vector loads and stores of words and floats, and small sums of registers."""
 
 from collections.abc import Sequence
 
-from emitters.ptx import F32, R32, Entry, vector
+from emitters.ptx import F32, R32, Entry, Pred, vector
 
 
 def load_words(ptx: Entry, opcode: str, address: str, nbytes: int) -> list[R32]:
@@ -15,14 +15,31 @@ def load_words(ptx: Entry, opcode: str, address: str, nbytes: int) -> list[R32]:
     return words
 
 
-def load_floats(ptx: Entry, opcode: str, address: str, count: int) -> list[F32]:
-    """1, 2 or 4 neighbouring f32 by one instruction."""
-    values = ptx.new_fs(count)
+def load_floats(
+    ptx: Entry,
+    opcode: str,
+    address: str,
+    count: int,
+    guard: Pred | None = None,
+    into: Sequence[F32] | None = None,
+) -> list[F32]:
+    """1, 2 or 4 neighbouring f32 by one instruction; under a guard they keep what `into` held."""
+    values = ptx.new_fs(count) if into is None else list(into)
     if count == 1:
-        ptx.op(f"{opcode}.f32", values[0], address)
+        ptx.op(f"{opcode}.f32", values[0], address, guard=guard)
     else:
-        ptx.op(f"{opcode}.v{count}.f32", vector(values), address)
+        ptx.op(f"{opcode}.v{count}.f32", vector(values), address, guard=guard)
     return values
+
+
+def store_floats(
+    ptx: Entry, opcode: str, address: str, values: Sequence[F32], guard: Pred | None = None
+) -> None:
+    """1, 2 or 4 neighbouring f32 by one instruction."""
+    if len(values) == 1:
+        ptx.op(f"{opcode}.f32", address, values[0], guard=guard)
+    else:
+        ptx.op(f"{opcode}.v{len(values)}.f32", address, vector(values), guard=guard)
 
 
 def dot(ptx: Entry, left: Sequence[F32], right: Sequence[F32]) -> F32:

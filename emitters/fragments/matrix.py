@@ -51,7 +51,9 @@ class RowFragments:
     fragment of A, or two neighbouring ones of B. `ld.shared` takes a load a register.
     """
 
-    def __init__(self, ptx: Entry, tile: RowTile, lane: Lane, first_row: R32, *, operand: str, load: str) -> None:
+    def __init__(
+        self, ptx: Entry, tile: RowTile, lane: Lane, first_row: R32, *, operand: str, load: str
+    ) -> None:
         """
         Args:
             tile: Where the rows lie.

@@ -1,0 +1,67 @@
+"""Schedules of `rmsnorm`."""
+
+from emitters.rmsnorm import RmsNormSchedule
+from emitters.target import WARP, Target
+from search_spaces.space import Constraint, Parameter, Space
+
+LONG_ROW = 14336
+LONGEST_CHAIN = 256
+MOST_REGISTERS = 160
+
+PARAMETERS = (
+    Parameter("warps", (1, 2, 4, 8, 16, 32), "power", "warps of a block"),
+    Parameter("warps_per_row", (1, 2, 4, 8, 16, 32), "power", "warps that share a row"),
+    Parameter("vector", (1, 2, 4), "power", "elements of one load or store"),
+    Parameter("unroll", (1, 2, 4), "power", "vectors in flight, and independent sums"),
+    Parameter(
+        "hold", (0, 1, 2, 4, 8, 16), "ordinal", "vectors kept in registers from the sum to the scaling"
+    ),
+    Parameter(
+        "splits", (1, 2, 4, 8), "power", "blocks that share a row; above 1 the sum is a launch of its own"
+    ),
+)
+
+
+def rmsnorm_space(target: Target) -> Space:
+    """Every valid schedule of `rmsnorm` on a target."""
+    return Space("rmsnorm", PARAMETERS, _CONSTRAINTS, target)
+
+
+def _chain(warps: int, warps_per_row: int, vector: int, unroll: int, hold: int, splits: int) -> int:
+    return RmsNormSchedule(warps, warps_per_row, vector, unroll, hold, splits).chain(LONG_ROW)
+
+
+_CONSTRAINTS = (
+    Constraint(
+        "whole-groups",
+        ("warps", "warps_per_row"),
+        lambda warps, warps_per_row, _target: warps % warps_per_row == 0,
+        "warps must be a multiple of warps_per_row, so that every warp belongs to a row",
+    ),
+    Constraint(
+        "resident-threads",
+        ("warps",),
+        lambda warps, target: warps * WARP <= target.arch.threads_per_sm,
+        "a block must fit an SM",
+    ),
+    Constraint(
+        "hold-in-one-launch",
+        ("hold", "splits"),
+        lambda hold, splits, _target: hold == 0 or splits == 1,
+        "registers do not outlive a launch, and a split row takes two",
+    ),
+    Constraint(
+        "registers",
+        ("vector", "unroll", "hold"),
+        lambda vector, unroll, hold, _target: (
+            RmsNormSchedule(1, 1, vector, unroll, hold, 1).registers <= MOST_REGISTERS
+        ),
+        f"what is held and in flight must leave room within {MOST_REGISTERS} registers a thread",
+    ),
+    Constraint(
+        "chain",
+        ("warps", "warps_per_row", "vector", "unroll", "hold", "splits"),
+        lambda *values: _chain(*values[:-1]) <= LONGEST_CHAIN,
+        f"with more than {LONGEST_CHAIN} additions in a row at n = {LONG_ROW} the error bound would hide a lost term",
+    ),
+)
