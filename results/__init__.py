@@ -28,7 +28,7 @@ def load_trials(out: Path | str = "tuning") -> "pd.DataFrame":
 
 
 def __getattr__(name: str) -> Any:
-    """`results.frozen` without an import of its own; emitters, which import this package, do not pay for it."""
+    """`results.frozen` when it is first asked for: emitters import this package and do not need it."""
     if name == "frozen":
         return import_module("results.frozen")
     raise AttributeError(f"module 'results' has no attribute {name!r}")

@@ -42,7 +42,7 @@ class Ranking:
 
     @property
     def ties(self) -> tuple[Trial, ...]:
-        """Trials that cannot be told from the best, itself left out: measured within 0.5 %, predicted equal."""
+        """Other trials that cannot be told from the best: measured within 0.5 %, predicted equal."""
         margin = MEASURED_TIE if source_of(self.best).is_measured else 0.0
         limit = time_of(self.best) * (1 + margin)
         return tuple(trial for trial in self.trials[1:] if time_of(trial) <= limit)
@@ -51,8 +51,8 @@ class Ranking:
 def rankings(trials: Iterable[Trial]) -> list[Ranking]:
     """A ranking of every group of comparable trials in which one has a time.
 
-    Comparable are trials of one kernel (and meaning of it), problem, arch, device, policy, objective and source
-    of the time; the search space does not matter.
+    Comparable are trials of one kernel (and meaning of it), problem, arch, device, policy, objective and
+    source of the time; the search space does not matter.
     """
     groups: dict[tuple[str, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -82,8 +82,8 @@ def best_table(trials: Iterable[Trial]) -> "pd.DataFrame":
     """One row a ranking.
 
     Columns: kernel, problem, arch, device, policy, time_us, is (measured or predicted), of_bound (part of the
-    time that physics demands, 1 is perfect), ties, margin (of the runner-up), ranked (candidates with a time),
-    study, number, schedule.
+    time that physics demands, 1 is perfect), ties, margin (of the runner-up), ranked (candidates with a
+    time), study, number, schedule.
     """
     import pandas as pd
 

@@ -156,7 +156,7 @@ def load(
     entry = read_entry(place)
     warnings.warn(
         FrozenWarning(
-            f"no {entry.kernel} is pinned for {text} on {arch}: {entry.problem} serves, the nearest that may; "
+            f"no {entry.kernel} is pinned for {text} on {arch}; the nearest, {entry.problem}, is served; "
             f"tune it with `tune run --kernel {entry.kernel} --shape {text}`"
         ),
         stacklevel=2,

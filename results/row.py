@@ -96,8 +96,7 @@ def trial_of(row: Mapping[str, Any]) -> Trial:
             decode = _DECODERS.get(name)
             attributes[column.group][column.attribute] = decode(cell) if decode else cell
     for family in FAMILIES:
-        if family.name in families:
-            attributes[family.group][family.attribute] = families[family.name]
+        attributes[family.group][family.attribute] = families.get(family.name, {})
     parts = {part: make(**attributes[part]) for part, make in _PARTS.items() if _is_there(part, row)}
     return Trial(**attributes[""], **parts)
 

@@ -136,7 +136,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise StoreError(f"cannot write in {path.parent}: {error.strerror}") from None
+        raise StoreError(f"cannot write in {path.parent}: {error.strerror}; name another directory") from None
     try:
         yield _lock(file, path, wait)
     finally:

@@ -2,7 +2,8 @@
 
 ``OUT/trials/`` is a parquet data set of the trials that have ended. ``OUT/_rows/`` has the row log of each
 running process; what is there and not yet in a part is read from there. ``OUT/_corrupt/`` keeps what could
-not be read.
+not be read. A foreign reader of the parquet files finds them whole at any moment; where it looked at the
+columns just before a new one appeared, that column is missing from what it reads, once.
 """
 
 import os

@@ -136,7 +136,7 @@ def merge(tables: Sequence[pa.Table], rows: Mapping[RowKey, Row], study: str | N
         kept[number].append(index)
     kinds = union([kinds_of(table.schema) for table in tables], added)
     chosen = [
-        table if len(indices) == len(table) else table.take(indices)
+        table if len(indices) == len(table) else table.take(pa.array(indices, pa.int64()))
         for table, indices in zip(tables, kept, strict=True)
     ]
     return pa.concat_tables([*(widen(table, kinds) for table in chosen), table_of(added, kinds)])
