@@ -159,12 +159,13 @@ class TileCopy:
         batch = max(1, _REGISTERS_IN_FLIGHT // (width // 4))
         for first in range(0, self.split.count, batch):
             chunks = range(first, min(first + batch, self.split.count))
-            loaded = [
-                load_or_zero(
-                    ptx, width, source.base, source.offsets[chunk], source.reach.inside(source.ahead(chunk))
-                )
-                for chunk in chunks
-            ]
+            loaded = []
+            for chunk in chunks:
+                inside = source.reach.inside(source.ahead(chunk))
+                mine = self._guard(chunk)
+                if mine is not None:
+                    inside = ptx.p("and.pred", inside, mine)
+                loaded.append(load_or_zero(ptx, width, source.base, source.offsets[chunk], inside))
             for chunk, registers in zip(chunks, loaded, strict=True):
                 store_shared(ptx, self._target(chunk), registers, self._guard(chunk))
 
