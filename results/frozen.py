@@ -197,12 +197,21 @@ def _home(out: Path, name: str, arch: str) -> Path:
     if not out.is_dir():
         raise FrozenError(f"there is no directory {out}; make one with `tune run` and `tune promote best`")
     known = places(out)
-    homes = {place.parent for place in known if _answers(place, name)}
+    homes: set[Path] = set()
+    damaged: list[FrozenError] = []
+    for place in known:
+        try:
+            if _answers(place, name):
+                homes.add(place.parent)
+        except FrozenError as error:
+            damaged.append(error)
     for home in homes:
         if home.name == arch:
             return home
     if not known:
         raise FrozenError(f"nothing is pinned in {out}; pin kernels with `tune promote best`")
+    if damaged and not homes:
+        raise damaged[0]
     if not homes:
         listed = ", ".join(sorted({place.parent.parent.name for place in known}))
         raise FrozenError(f"no kernel {name!r} is pinned in {out}; there are {listed}")
@@ -213,10 +222,7 @@ def _home(out: Path, name: str, arch: str) -> Path:
 def _answers(place: Path, name: str) -> bool:
     if place.parent.parent.name == name.replace("-", "_"):
         return True
-    try:
-        return contract_of(read_manifest(place)).answers_to(name)
-    except FrozenError:
-        return False  # a damaged entry is reported when it is the one to load
+    return contract_of(read_manifest(place)).answers_to(name)
 
 
 def _nearest(home: Path, problem: tuple[int, ...], strict: bool) -> tuple[Path, dict[str, int]]:

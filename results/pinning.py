@@ -121,9 +121,10 @@ def _swap_in(entry: FrozenEntry, home: Path, versions: Path) -> Path:
         _discard(abandoned)
     numbers = [int(path.name) for path in versions.iterdir() if _NUMBER.fullmatch(path.name)]
     name = f"{max(numbers, default=0) + 1:04}"
+    files = _files(entry)
     aside = versions / f".{name}"
     aside.mkdir()
-    for file, content in _files(entry).items():
+    for file, content in files.items():
         _write(aside / file, content)
     sync_directory(aside)
     os.rename(aside, versions / name)
@@ -145,7 +146,10 @@ def _may_replace(entry: FrozenEntry, place: Path) -> None:
 
 
 def _files(entry: FrozenEntry) -> dict[str, bytes]:
-    text = json.dumps(entry.manifest, indent=2, sort_keys=True, allow_nan=False)
+    try:
+        text = json.dumps(entry.manifest, indent=2, sort_keys=True, allow_nan=False)
+    except ValueError as error:
+        raise FrozenError(f"a manifest holds finite numbers only: {error}") from None
     return {PTX: entry.contents[PTX], CUBIN: entry.contents[CUBIN], MANIFEST: f"{text}\n".encode()}
 
 
