@@ -94,8 +94,8 @@ class Gpu:
         mma_f16_cycles: The same for m16n8k16 f16 with f32 accumulation.
         fp32_lanes: FP32 fma lanes of an SM.
         l2_bytes_per_clock_per_sm: Sustained L2 read bandwidth.
-        mma_s8_peak_cycles, mma_f16_peak_cycles: Where the specification allows more than `mma.sync` was seen to
-            reach: that rate. Only the physical bound uses it.
+        mma_s8_peak_cycles, mma_f16_peak_cycles: Where the specification allows more than `mma.sync` was seen
+            to reach: that rate. Only the physical bound uses it.
     """
 
     name: str
