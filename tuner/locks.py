@@ -1,4 +1,4 @@
-"""Locks that processes sharing one OUT take. The kernel holds them (flock): a killed process leaves none behind.
+"""Locks of processes that share one OUT. The kernel holds them (flock): a killed process leaves none behind.
 
 POSIX only.
 """

@@ -1,0 +1,78 @@
+"""Devices by name: ``sim:rtx4090``, ``cuda``, ``replay:FILE``. A new one is one file and one row here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from tuner.devices.device import Device, DeviceError
+from tuner.names import near
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """A row of the table.
+
+    Attributes:
+        form: How the name is written, for a person.
+        summary: What it does.
+        open: Makes the device from what follows the colon.
+    """
+
+    form: str
+    summary: str
+    open: Callable[[str], Device]
+
+
+def _open_simulated(gpu: str) -> Device:
+    from tuner.devices.simulated import SimulatedDevice
+
+    return SimulatedDevice(gpu or "rtx4090")
+
+
+def _open_cuda(index: str) -> Device:
+    if find_spec("tuner.devices.cuda") is None:
+        raise DeviceError("device cuda is missing from this version; use sim:rtx4090, which predicts times")
+    from tuner.devices.cuda import open_cuda
+
+    device: Device = open_cuda(index)
+    return device
+
+
+def _open_replay(file: str) -> Device:
+    if find_spec("tuner.devices.replay") is None:
+        raise DeviceError("device replay is missing from this version; use sim:rtx4090, which predicts times")
+    from tuner.devices.replay import open_replay
+
+    device: Device = open_replay(file)
+    return device
+
+
+DEVICES: dict[str, DeviceEntry] = {
+    "sim": DeviceEntry(
+        "sim:GPU", "no GPU needed: the simulator proves, the cost model predicts", _open_simulated
+    ),
+    "cuda": DeviceEntry("cuda[:N]", "an NVIDIA GPU: proves and measures on it", _open_cuda),
+    "replay": DeviceEntry("replay:FILE", "a recorded space answers", _open_replay),
+}
+DEFAULT_DEVICE = "sim:rtx4090"
+
+
+def device_named(name: str) -> Device:
+    """The device of that name, opened.
+
+    Raises:
+        DeviceError: There is no such device, or it cannot be had here; the message says what is missing.
+    """
+    kind, _, rest = name.partition(":")
+    entry = DEVICES.get(kind)
+    if entry is None:
+        forms = near(kind, (entry.form for entry in DEVICES.values()))
+        raise DeviceError(f"unknown device {name!r}; did you mean {forms}?")
+    return entry.open(rest)
+
+
+def simulated_gpus() -> dict[str, str]:
+    """Name and architecture of every GPU that ``sim:`` knows."""
+    from emitters.gpus import GPUS
+
+    return {name: gpu.arch for name, gpu in GPUS.items()}

@@ -1,9 +1,9 @@
 """Samplers by name. A new one is one file with a core, and one row here."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tuner.names import near
 from tuner.samplers.base import Core, Subject, ValidSetSampler
 from tuner.samplers.random import make_random
 from tuner.samplers.tpe import make_tpe
@@ -45,5 +45,4 @@ def check_sampler(name: str) -> None:
         UnknownSamplerError: With the nearest names.
     """
     if name not in SAMPLERS:
-        near = difflib.get_close_matches(name, SAMPLERS, n=3, cutoff=0.4) or list(SAMPLERS)
-        raise UnknownSamplerError(f"unknown sampler {name!r}; did you mean {', '.join(near)}?")
+        raise UnknownSamplerError(f"unknown sampler {name!r}; did you mean {near(name, SAMPLERS)}?")

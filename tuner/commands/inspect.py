@@ -1,0 +1,118 @@
+"""`tune kernels`, `tune space`, `tune emit`: look at what there is to tune, and at one schedule."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.commands.options import ArchName, AsJson, KernelName, Settings, Shape
+
+DEFAULT_ARCH = "sm_89"
+
+
+def kernels(arch: ArchName = None, as_json: AsJson = False) -> None:
+    """List the kernels, what they compute, and how many schedules of each are valid."""
+    from emitters import KERNELS
+    from emitters.target import Target
+    from search_spaces import space_for
+    from tuner.commands.output import print_json, print_table
+
+    target = Target.of(arch or DEFAULT_ARCH)
+    listed = [
+        {
+            "kernel": kernel.id,
+            "aliases": list(kernel.aliases),
+            "computes": kernel.spec.computes,
+            "sizes": "x".join(kernel.spec.sizes),
+            "default": str(kernel.default_problem),
+            f"schedules on {target.arch.name}": len(space_for(kernel.id, target)),
+        }
+        for kernel in KERNELS.values()
+    ]
+    if as_json:
+        print_json(listed)
+    else:
+        print_table(list(listed[0]), [[_joined(cell) for cell in row.values()] for row in listed])
+
+
+def space(
+    kernel: KernelName,
+    arch: ArchName = None,
+    constraints: Annotated[
+        bool, typer.Option("--constraints", help="Also every rule and its reason.")
+    ] = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a kernel's parameters and rules; with --set, say whether a schedule is valid, and why not."""
+    from emitters import kernel_named
+    from emitters.target import Target
+    from search_spaces import space_for
+    from tuner.commands.output import print_json, print_table
+    from tuner.schedules import level_text, schedule_from, schedule_text
+
+    entry = kernel_named(kernel)
+    searched = space_for(entry.id, Target.of(arch or DEFAULT_ARCH))
+    if settings:
+        schedule = schedule_from(entry, searched, settings)
+        number = searched.index(schedule)
+        if as_json:
+            print_json({"kernel": entry.id, "number": number, "schedule": schedule})
+        else:
+            typer.echo(f"valid, number {number} of {len(searched)}: {schedule_text(schedule)}")
+        return
+    if as_json:
+        print_json(
+            {
+                "kernel": entry.id,
+                "arch": searched.target.arch.name,
+                "valid": len(searched),
+                "hash": searched.hash,
+                "parameters": [
+                    {"name": p.name, "values": p.values, "kind": p.kind} for p in searched.parameters
+                ],
+                "constraints": [{"name": c.name, "reason": c.reason} for c in searched.constraints],
+            }
+        )
+        return
+    typer.echo(f"{entry.id} on {searched.target.arch.name}: {len(searched)} valid schedules")
+    rows = [(p.name, " ".join(map(level_text, p.values)), p.kind, p.meaning) for p in searched.parameters]
+    print_table(["parameter", "levels", "kind", "meaning"], rows)
+    if constraints:
+        rules = [(c.name, ", ".join(c.parameters), c.reason) for c in searched.constraints]
+        print_table(["constraint", "looks at", "reason"], rules)
+
+
+def emit(
+    kernel: KernelName,
+    arch: ArchName = None,
+    settings: Settings = None,
+    shape: Shape = None,
+    plan: Annotated[bool, typer.Option("--plan", help="The launch plan as JSON instead of the PTX.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write. [standard output]")
+    ] = None,
+) -> None:
+    """Print or write the PTX of one schedule."""
+    from emitters import kernel_named
+    from emitters.target import Target
+    from search_spaces import space_for
+    from tuner.commands.output import json_text, write_whole
+    from tuner.pipeline import check_serves
+    from tuner.schedules import schedule_from
+
+    entry = kernel_named(kernel)
+    target = Target.of(arch or DEFAULT_ARCH)
+    schedule = schedule_from(entry, space_for(entry.id, target), settings or [])
+    emitted = entry.emit(entry.schedule(schedule), target)
+    if shape is not None:
+        check_serves(emitted, entry.spec.parse_problem(shape))
+    text = json_text(emitted.plan.to_json()) + "\n" if plan else emitted.ptx
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(output, text)
+
+
+def _joined(cell: object) -> object:
+    return ", ".join(map(str, cell)) if isinstance(cell, list) else cell

@@ -1,0 +1,51 @@
+"""`tune results` and `tune report`: read what was kept."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.commands.options import DEFAULT_OUT, AnyKernel, AsJson, Out, StudyName
+
+
+def results(
+    out: Out = DEFAULT_OUT,
+    kernel: AnyKernel = None,
+    study: StudyName = None,
+    failures: Annotated[
+        bool, typer.Option("--failures", help="What failed, by kind, with a message.")
+    ] = False,
+    history: Annotated[bool, typer.Option("--history", help="Every trial of one --study, in order.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best of every kernel, problem and device in a directory, or what failed there."""
+    from results.analysis import best_table, failures_table, history_table
+    from tuner.commands.output import frame_records, print_frame, print_json
+    from tuner.reading import trials_in
+
+    trials = trials_in(out, kernel, study, one_study=history)
+    table = failures_table(trials) if failures else history_table(trials) if history else best_table(trials)
+    if as_json:
+        print_json(frame_records(table))
+    elif table.empty:
+        typer.echo(f"{len(trials)} trials, none that {'failed' if failures else 'has a time'}")
+    else:
+        print_frame(table)
+
+
+def report(
+    out: Out = DEFAULT_OUT,
+    kernel: AnyKernel = None,
+    study: StudyName = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File. [standard output]")] = None,
+) -> None:
+    """Write a Markdown page about the trials in a directory."""
+    from results.report import report as page_of
+    from tuner.commands.output import write_whole
+    from tuner.reading import trials_in
+
+    page = page_of(trials_in(out, kernel, study))
+    if output is None:
+        typer.echo(page, nl=False)
+    else:
+        write_whole(output, page)

@@ -1,0 +1,88 @@
+"""`tune run`: tune one kernel for one problem."""
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from tuner.commands.options import (
+    DEFAULT_OUT,
+    ArchName,
+    AsJson,
+    DeviceName,
+    KernelName,
+    Out,
+    Ptxas,
+    Shape,
+    StudyName,
+    Workers,
+)
+
+
+def run(
+    kernel: KernelName,
+    trials: Annotated[
+        int, typer.Option("--trials", help="Trials of the study in all; the same command resumes.")
+    ] = 200,
+    shape: Shape = None,
+    device: DeviceName = None,
+    arch: ArchName = None,
+    sampler: Annotated[str | None, typer.Option("--sampler", help="How schedules are chosen.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
+    workers: Workers = None,
+    look_ahead: Annotated[
+        int | None, typer.Option("--look-ahead", help="Trials in flight. [made from the workers]")
+    ] = None,
+    out: Out = DEFAULT_OUT,
+    study: StudyName = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for a candidate at each stage.")
+    ] = 120.0,
+    ptxas: Ptxas = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tune a kernel for a problem: propose, emit, assemble, prove, time; every trial is kept."""
+    from rich.console import Console
+
+    from tuner.commands.output import cores, print_json
+    from tuner.progress import Progress
+    from tuner.ptxas import Assembler
+    from tuner.samplers import DEFAULT_SAMPLER
+    from tuner.study import Ending, Tuning
+    from tuner.summary import lines, summarise
+    from tuner.task import Request, task_for
+
+    task = task_for(kernel, shape, device, arch)
+    request = Request(
+        trials=trials,
+        out=out,
+        assembler=Assembler(ptxas),
+        study=study,
+        sampler=sampler or DEFAULT_SAMPLER,
+        seed=seed,
+        workers=cores() if workers is None else workers,
+        look_ahead=look_ahead,
+        limit_s=timeout,
+    )
+    title = f"{task.kernel.id} {task.problem} on {task.device.name} ({task.key.arch})"
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console(stderr=as_json)
+    with Progress(console, title, trials) as progress:
+        tuning = Tuning(task, request, progress)
+        ending = tuning.run()
+    summary = summarise(task, tuning.name, tuning.rows)
+    if as_json:
+        print_json({**summary.to_json(), "ending": ending, "out": str(Path(out).absolute())})
+    else:
+        if ending is not Ending.COMPLETE:
+            console.print(f"{ending}: the same command goes on where this stopped", highlight=False)
+        for line in lines(summary, title, progress.elapsed_s, progress.finished_here, out):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if ending is Ending.INTERRUPTED:
+        raise typer.Exit(130)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

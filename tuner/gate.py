@@ -1,0 +1,189 @@
+"""The gate: a candidate runs in the simulator on its edge problems, and must be right, without any fault."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emitters import kernel_named
+from emitters.kernel import Expected, Inputs, Kernel, Problem
+from results.expression import evaluate
+from results.plan import KernelStep, LaunchPlan, MemsetStep
+from results.trial import Verdict
+from tuner.devices.device import Candidate
+from tuner.simulator import Launch, Memset, Module, Report, parse, simulate
+
+WORKSPACE = "workspace"
+STEP_BUDGET = 1_000_000  # of a batch of blocks; the longest edge problem takes some tens of thousands
+_SHOWN = 3
+_KEPT_SIZE = 1 << 24
+
+
+def prove(candidate: Candidate, seed: int) -> Verdict:
+    """Run a candidate on the edge problems of its schedule.
+
+    Args:
+        candidate: As built.
+        seed: Of the data.
+
+    Raises:
+        PtxError: An instruction is not simulated, or the plan does not fit its entry: a gap of ours.
+    """
+    kernel = kernel_named(candidate.kernel)
+    return prove_on(candidate, kernel.edge_problems(kernel.schedule(candidate.schedule)), seed)
+
+
+def prove_on(
+    candidate: Candidate, problems: Sequence[Problem], seed: int, blocks: int | None = None
+) -> Verdict:
+    """Run a candidate on problems, and stop at the first one that it gets wrong.
+
+    Args:
+        candidate: As built.
+        problems: At least one.
+        seed: Of the data.
+        blocks: How many blocks to run of each, evenly spread from the first to the last; None for all.
+    """
+    module = parse(candidate.emitted.ptx)
+    tried: list[str] = []
+    for problem in problems:
+        tried.append(str(problem))
+        verdict = _judge(candidate, module, problem, seed, blocks)
+        if verdict is not None:
+            mismatches, first_bad, fault, fault_message = verdict
+            return Verdict(mismatches, tuple(tried), first_bad, fault, fault_message)
+    return Verdict(0, tuple(tried))
+
+
+def launches(plan: LaunchPlan, sizes: Mapping[str, int], inputs: Inputs) -> list[Launch | Memset]:
+    """The plan for one problem, as the simulator takes it.
+
+    Args:
+        plan: With formulas.
+        sizes: Of the problem.
+        inputs: As the schedule wants them, with every scalar.
+    """
+    return [
+        Memset(step.buffer, step.byte, evaluate(step.nbytes, sizes))
+        if isinstance(step, MemsetStep)
+        else _launch(step, sizes, inputs)
+        for step in plan.steps
+    ]
+
+
+def _launch(step: KernelStep, sizes: Mapping[str, int], inputs: Inputs) -> Launch:
+    arguments: list[str | int | float] = []
+    for argument in step.arguments:
+        if argument in inputs.scalars:
+            arguments.append(float(inputs.scalars[argument]))
+        elif argument in inputs.buffers:
+            arguments.append(argument)
+        else:
+            arguments.append(evaluate(argument, sizes))
+    return Launch(step.entry, step.grid_for(sizes), step.block, step.shared_bytes, tuple(arguments))
+
+
+def _judge(
+    candidate: Candidate, module: Module, problem: Problem, seed: int, blocks: int | None
+) -> tuple[int, str, str | None, str] | None:
+    """Mismatches, the first of them, fault and its message; None where all is right."""
+    kernel = kernel_named(candidate.kernel)
+    schedule = kernel.schedule(candidate.schedule)
+    given = _inputs(kernel.id, problem, seed)
+    prepared = kernel.prepare(schedule, problem, given)
+    report = _simulate(candidate.emitted.plan, kernel, module, problem, prepared, seed, blocks)
+    if report.faults:
+        fault = report.faults[0]
+        return 0, "", fault.kind, f"{fault} on {problem}"
+    expected = kernel.reference(problem, given, schedule)
+    mismatches, first_bad = _compare(kernel, expected, report, sampled=blocks is not None)
+    return (mismatches, f"{first_bad} on {problem}", None, "") if mismatches else None
+
+
+def _simulate(
+    plan: LaunchPlan,
+    kernel: Kernel[Any],
+    module: Module,
+    problem: Problem,
+    prepared: Inputs,
+    seed: int,
+    blocks: int | None,
+) -> Report:
+    sizes = problem.sizes
+    buffers: dict[str, NDArray[Any]] = dict(prepared.buffers)
+    outputs = list(kernel.spec.outputs)
+    for buffer in kernel.spec.buffers:
+        if buffer.role == "out":
+            buffers[buffer.name] = np.zeros(buffer.shape_for(sizes), buffer.dtype)
+    workspace_bytes = plan.workspace_for(sizes)
+    if workspace_bytes:
+        buffers[WORKSPACE] = np.zeros(workspace_bytes, np.uint8)
+        outputs.append(WORKSPACE)
+    steps = launches(plan, sizes, Inputs(buffers, prepared.scalars))
+    return simulate(
+        module,
+        steps,
+        buffers,
+        outputs=outputs,
+        blocks=None if blocks is None else _spread(plan, sizes, blocks),
+        counters=False,
+        step_budget=STEP_BUDGET,
+        seed=seed,
+    )
+
+
+def _spread(plan: LaunchPlan, sizes: Mapping[str, int], wanted: int) -> list[int]:
+    """Linear indices of the first, the last, and evenly spread blocks between them."""
+    if len(plan.steps) != 1:
+        raise ValueError(
+            "a plan of several steps must be simulated with all blocks: none owns its outputs alone"
+        )
+    x, y, z = plan.kernel_steps[0].grid_for(sizes)
+    evenly = np.linspace(0, x * y * z - 1, num=wanted).round()
+    return [int(block) for block in np.unique(evenly)]
+
+
+def _compare(kernel: Kernel[Any], expected: Expected, report: Report, sampled: bool) -> tuple[int, str]:
+    """Wrong elements over all outputs, and the first of them for a person."""
+    mismatches = 0
+    shown: list[str] = []
+    for name in kernel.spec.outputs:
+        actual = report.buffers[name]
+        bad = expected.mismatched(name, actual)
+        wrong = int(np.count_nonzero(bad))
+        unwritten = report.unwritten.get(name)
+        missing = 0 if unwritten is None else unwritten.count
+        # Unwritten elements hold poison, which is no expected value; a sample of blocks leaves many.
+        wrong = wrong - missing if sampled else max(wrong, missing)
+        if wrong > 0:
+            mismatches += wrong
+            shown += _first(name, actual, expected.values[name], bad, missing)
+    return mismatches, "; ".join(shown[:_SHOWN])
+
+
+def _first(
+    name: str, actual: NDArray[Any], expected: NDArray[Any], bad: NDArray[np.bool_], missing: int
+) -> list[str]:
+    shown = []
+    for index in np.argwhere(bad)[:_SHOWN]:
+        at = tuple(int(i) for i in index)
+        shown.append(f"{name}[{', '.join(map(str, at))}] is {actual[at]}, expected {expected[at]}")
+    if missing:
+        shown.insert(0, f"{missing} elements of {name} were never written")
+    return shown
+
+
+def _inputs(kernel: str, problem: Problem, seed: int) -> Inputs:
+    """Data of a problem. That of small problems is kept: they come back for many schedules."""
+    small = prod(problem.sizes.values()) < _KEPT_SIZE
+    return _kept_inputs(kernel, problem, seed) if small else _fresh_inputs(kernel, problem, seed)
+
+
+def _fresh_inputs(kernel: str, problem: Problem, seed: int) -> Inputs:
+    return kernel_named(kernel).inputs(problem, np.random.default_rng([seed, *problem.sizes.values()]))
+
+
+_kept_inputs = lru_cache(maxsize=64)(_fresh_inputs)

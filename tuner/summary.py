@@ -1,0 +1,143 @@
+"""What came of a study, as values: best against hand-written and bound, failures by kind."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.analysis import Ranking, failure_kind, rankings, time_of
+from results.trial import Outcome, Trial
+from tuner.schedules import schedule_text
+from tuner.task import Task
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study's rows, boiled down.
+
+    Attributes:
+        study: Its name.
+        rows: Finished trials.
+        ranking: Right and timed candidates, best first; None where there is none.
+        baseline: The trial of the hand-written schedule; None where it was not run.
+        bound_us: No time can lie below it.
+        operations: Of the problem, for rates.
+    """
+
+    study: str
+    rows: Sequence[Trial]
+    ranking: Ranking | None
+    baseline: Trial | None
+    bound_us: float
+    operations: int
+
+    @property
+    def counted(self) -> int:
+        """Trials that count towards ``--trials``."""
+        return sum(row.outcome.counts for row in self.rows)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(row.outcome is Outcome.DUPLICATE for row in self.rows)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Failed trials by kind, the most frequent first."""
+        return dict(Counter(failure_kind(row) for row in self.rows if not row.outcome.has_time).most_common())
+
+    @property
+    def best(self) -> Trial | None:
+        return self.ranking.best if self.ranking else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same figures for programs."""
+        return {
+            "study": self.study,
+            "trials": self.counted,
+            "duplicates": self.duplicates,
+            "failures": self.failures,
+            "bound_us": self.bound_us,
+            "best": _trial_json(self.best),
+            "ties": len(self.ranking.ties) if self.ranking else 0,
+            "hand_written": _trial_json(self.baseline),
+        }
+
+
+def summarise(task: Task, study: str, rows: Sequence[Trial]) -> Summary:
+    """The summary of a study's finished rows."""
+    found = rankings(rows)
+    by_hand = None if task.baseline is None else task.space.values(task.baseline)
+    baseline = next((row for row in rows if dict(row.schedule) == by_hand), None)
+    bound_us = task.device.bound_us(task.kernel, task.problem)
+    operations = task.kernel.demand(task.problem).operations
+    return Summary(study, rows, found[0] if found else None, baseline, bound_us, operations)
+
+
+def lines(summary: Summary, title: str, elapsed_s: float, finished: int, out: Path) -> list[str]:
+    """The summary for a person, a line each.
+
+    Args:
+        summary: What to tell.
+        title: Of the run.
+        elapsed_s: How long this run took.
+        finished: Trials that this run finished.
+        out: Where the rows are.
+    """
+    failed = sum(summary.failures.values())
+    rate = 60 * finished / elapsed_s if elapsed_s > 0 else 0.0
+    text = [
+        f"{title}: {summary.counted} trials, {failed} failed, {summary.duplicates} duplicates; "
+        f"this run {finished} in {elapsed_s:.1f} s ({rate:.0f} a minute)"
+    ]
+    if summary.failures:
+        text.append("failures:     " + ", ".join(f"{n} {kind}" for kind, n in summary.failures.items()))
+    if summary.ranking is None or summary.best is None:
+        text.append("no candidate was right and timed; `tune results --failures` shows why each failed")
+    else:
+        text.append(f"best:         {_figures(summary, summary.best)}{_ties(summary.ranking)}")
+        text.append(f"              {schedule_text(summary.best.schedule)}")
+        text.append(f"hand-written: {_by_hand(summary)}")
+        text.append(f"bound:        {summary.bound_us:.2f} us")
+    text.append(f"rows:         {out / 'trials'}, study {summary.study}")
+    if summary.best is not None:
+        text.append(f"next:         tune promote best --out {out}")
+    return text
+
+
+def _figures(summary: Summary, row: Trial) -> str:
+    time_us, time = time_of(row), row.measurement
+    assert time is not None
+    return (
+        f"{time_us:.2f} us {time.source.word}, {summary.operations / time_us / 1e6:.1f} T ops/s, "
+        f"{100 * summary.bound_us / time_us:.0f} % of the bound (trial {row.number})"
+    )
+
+
+def _ties(ranking: Ranking) -> str:
+    return f"; {len(ranking.ties)} others cannot be told from it" if ranking.ties else ""
+
+
+def _by_hand(summary: Summary) -> str:
+    baseline, best = summary.baseline, summary.best
+    if baseline is None:
+        return "not in this space, or not run yet"
+    if not baseline.outcome.has_time:
+        return f"{baseline.outcome}: {baseline.message}"
+    text = _figures(summary, baseline)
+    if best is None or best is baseline:
+        return text
+    return f"{text}; the best takes {100 * time_of(best) / time_of(baseline):.0f} % of that"
+
+
+def _trial_json(row: Trial | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    time = row.measurement
+    return {
+        "number": row.number,
+        "outcome": str(row.outcome),
+        "schedule": dict(row.schedule),
+        "time_us": None if time is None else time.time_us,
+        "source": None if time is None else str(time.source),
+    }

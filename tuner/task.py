@@ -1,0 +1,168 @@
+"""What a study is about: kernel, problem, device and space, checked before anything is written."""
+
+import secrets
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+
+from emitters import kernel_named
+from emitters.kernel import Kernel, Problem, schedule_values
+from emitters.target import arch_named
+from results.trial import StudyKey
+from search_spaces import space_for
+from search_spaces.space import Space, SpaceError
+from tuner import __version__
+from tuner.devices import DEFAULT_DEVICE, device_named, simulated_gpus
+from tuner.devices.device import Device
+from tuner.ptxas import Assembler
+from tuner.samplers import DEFAULT_SAMPLER, check_sampler
+
+OBJECTIVE = "time"
+
+
+class RequestError(ValueError):
+    """Something that was asked for cannot be. One line: the rule, the value, the way out."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kernel to be tuned for one problem on one device.
+
+    Attributes:
+        kernel: Its table entry.
+        problem: Whose time is the objective.
+        device: Verifies and times.
+        space: Of the kernel for the device's target.
+        key: What has to agree for two trials to be comparable.
+        baseline: The hand-written schedule's number in the valid set; None where it is ruled out.
+    """
+
+    kernel: Kernel[Any]
+    problem: Problem
+    device: Device
+    space: Space
+    key: StudyKey
+    baseline: int | None
+
+
+def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_name: str | None) -> Task:
+    """The task that the command line describes.
+
+    Args:
+        kernel_name: Id or alias.
+        shape: Sizes joined by x; None takes the kernel's default problem.
+        device_name: None takes the first one that there is for the architecture.
+        arch_name: Has to be the device's; None takes that.
+
+    Raises:
+        ValueError, DeviceError: Something is unknown, impossible or not to be had; one line says what.
+    """
+    kernel = kernel_named(kernel_name)
+    problem = kernel.default_problem if shape is None else kernel.spec.parse_problem(shape)
+    device = _device(device_name, arch_name)
+    space = space_for(kernel.id, device.target)
+    key = StudyKey(
+        kernel=kernel.id,
+        semantic_hash=kernel.spec.semantic_hash,
+        problem=str(problem),
+        arch=device.target.arch.name,
+        device=device.name,
+        policy=device.policy,
+        objective=OBJECTIVE,
+        space_hash=space.hash,
+    )
+    return Task(kernel, problem, device, space, key, _baseline(kernel, problem, device, space))
+
+
+def _device(name: str | None, arch_name: str | None) -> Device:
+    if arch_name is None:
+        return device_named(name or DEFAULT_DEVICE)
+    arch = arch_named(arch_name)
+    if name is None:
+        gpus = simulated_gpus()
+        known = [gpu for gpu, its_arch in gpus.items() if its_arch == arch.name]
+        if not known:
+            table = ", ".join(f"{gpu} ({its_arch})" for gpu, its_arch in gpus.items())
+            raise RequestError(f"no GPU of {arch.name} has figures to predict with; known are {table}")
+        name = DEFAULT_DEVICE if DEFAULT_DEVICE.partition(":")[2] in known else f"sim:{known[0]}"
+    device = device_named(name)
+    if device.target.arch.name != arch.name:
+        raise RequestError(
+            f"--arch must be that of the device, {device.name} is {device.target.arch.name}, got {arch.name}"
+        )
+    return device
+
+
+def _baseline(kernel: Kernel[Any], problem: Problem, device: Device, space: Space) -> int | None:
+    try:
+        number = space.index(schedule_values(kernel.baseline))
+    except SpaceError:
+        return None
+    plan = kernel.emit(kernel.baseline, device.target).plan
+    return number if plan.is_valid(problem.sizes) else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a study is to be run.
+
+    Attributes:
+        trials: Of the study in all, duplicates not counted.
+        out: Directory of rows, journal and frozen set.
+        assembler: Assembles candidates.
+        study: Name; None takes the key's.
+        sampler: By name.
+        seed: None keeps the study's own, or draws one for a new study.
+        workers: Processes that emit, assemble and simulate.
+        look_ahead: Trials in flight; None keeps the study's own, or takes `look_ahead_for(workers)`.
+        limit_s: Seconds that one candidate may take for emitting and assembling, and again for the gate.
+    """
+
+    trials: int
+    out: Path
+    assembler: Assembler
+    study: str | None = None
+    sampler: str = DEFAULT_SAMPLER
+    seed: int | None = None
+    workers: int = 1
+    look_ahead: int | None = None
+    limit_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        check_sampler(self.sampler)
+        counts = {"trials": self.trials, "workers": self.workers, "look-ahead": self.look_ahead}
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise RequestError(f"--{name} must be at least 1, got {value}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise RequestError(f"--seed must be within 0..2^63-1, got {self.seed}")
+        if not self.limit_s > 0:
+            raise RequestError(f"--timeout must be above 0 s, got {self.limit_s:g}")
+
+    @property
+    def seed_for_new_study(self) -> int:
+        """The given seed, or a fresh one."""
+        return secrets.randbits(31) if self.seed is None else self.seed
+
+
+def look_ahead_for(workers: int) -> int:
+    """Trials in flight that keep so many workers busy though candidates differ in how long they take.
+
+    At least 4, so that one and two workers search alike with the same seed.
+    """
+    return max(4, workers + workers // 2)
+
+
+def versions_with(assembler: Assembler) -> dict[str, str]:
+    """What a row records of the software that made it."""
+    return {
+        "ptx-tuner": __version__,
+        "ptxas": assembler.version,
+        "optuna": version("optuna"),
+        "numpy": np.__version__,
+        "python": python_version(),
+    }
