@@ -504,8 +504,7 @@ class Decoded:
             self._store(addresses, turn, column, numbers[turn][column // 4], column % 4)
 
         fills = [Fill(start)]
-        for turn in range(self._turns):
-            fills.append(Fill(partial(load, turn)))
+        fills += [Fill(partial(load, turn)) for turn in range(self._turns)]
         for turn in range(self._turns):
             fills.append(Fill(partial(transpose, turn)))
             fills += [Fill(partial(store, turn, column)) for column in range(self._columns)]

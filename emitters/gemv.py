@@ -7,13 +7,13 @@ f16), which lanes,
 warps and splits take in turn: walker w of `walkers` takes units w, w + walkers, w + 2*walkers, ...
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emitters.fragments.opening import parameters
 from emitters.fragments.reduction import lane_sums
 from emitters.kernel import KernelSpec, Problem
-from emitters.ptx import F32, R32, R64, Entry, Module, Pred, at
+from emitters.ptx import F32, R32, R64, Entry, Module, Pred, at, negated
 from emitters.target import WARP
 from results.expression import ceil_div
 from results.plan import KernelStep, LaunchPlan, Step
@@ -132,7 +132,6 @@ class Standing:
         walker: Number of this warp among the warps of all splits that share its rows.
         block_row: First row of the block.
         first_row: First row of the warp.
-        rows: The warp's rows; one past the last row is read as the last row, and never stored.
         n_out: Rows of the matrix.
     """
 
@@ -141,7 +140,6 @@ class Standing:
     walker: R32
     block_row: R32
     first_row: R32
-    rows: tuple[R32, ...]
     n_out: R32
 
 
@@ -156,9 +154,14 @@ def stand(ptx: Entry, walk: RowWalk, n_out: R32) -> Standing:
     walker = ptx.r("mad.lo.u32", split, walk.warps_per_row, turn)
     block_row = ptx.r("mul.lo.u32", ptx.r("mov.u32", "%ctaid.x"), walk.rows_per_block)
     first_row = ptx.r("mad.lo.u32", group, walk.rows_per_warp, block_row)
-    last = ptx.r("sub.u32", n_out, 1)
-    rows = tuple(ptx.r("min.u32", ptx.r("add.u32", first_row, r), last) for r in range(walk.rows_per_warp))
-    return Standing(thread, lane, walker, block_row, first_row, rows, n_out)
+    return Standing(thread, lane, walker, block_row, first_row, n_out)
+
+
+def readable_rows(ptx: Entry, standing: Standing, offsets: Iterable[R32 | int]) -> tuple[R32, ...]:
+    """Rows at these offsets from the warp's first; a row past the last is read as the last, and never
+    stored."""
+    last = ptx.r("sub.u32", standing.n_out, 1)
+    return tuple(ptx.r("min.u32", ptx.r("add.u32", standing.first_row, offset), last) for offset in offsets)
 
 
 def row_pointers(ptx: Entry, base: R64, rows: Sequence[R32], row_bytes: R32) -> tuple[R64, ...]:
@@ -179,19 +182,29 @@ def store_lane_sums(
         exchange: Offset in shared memory of `walk.exchange_bytes`.
     """
     ptx.phase("sum over lanes")
-    store_warp_sums(ptx, walk, standing, lane_sums(ptx, sums), exchange)
+    totals = lane_sums(ptx, sums)
+    leader = ptx.p("setp.eq.u32", standing.lane, 0)
+    store_warp_sums(ptx, walk, standing, list(enumerate(totals)), leader, exchange)
 
 
 def store_warp_sums(
-    ptx: Entry, walk: RowWalk, standing: Standing, sums: Sequence[F32], exchange: int
+    ptx: Entry,
+    walk: RowWalk,
+    standing: Standing,
+    sums: Sequence[tuple[R32 | int, F32]],
+    leader: Pred,
+    exchange: int,
 ) -> None:
-    """As `store_lane_sums`, for sums that every lane of the warp (lane 0 at least) has whole."""
-    leader = ptx.p("setp.eq.u32", standing.lane, 0)
+    """As `store_lane_sums`, for sums that are whole in the lanes where `leader` holds.
+
+    Args:
+        sums: Row of the warp, and its sum.
+    """
     if walk.warps_per_row == 1:
         ptx.phase("store")
         out = _output(ptx, walk, standing)
-        for r, value in enumerate(sums):
-            row = ptx.r("add.u32", standing.first_row, r)
+        for offset, value in sums:
+            row = ptx.r("add.u32", standing.first_row, offset)
             inside = ptx.p("setp.lt.and.u32", row, standing.n_out, leader)
             ptx.op("st.global.f32", at(ptx.rd("mad.wide.u32", row, 4, out)), value, guard=inside)
         return
@@ -199,25 +212,34 @@ def store_warp_sums(
     warp = ptx.r("shr.u32", standing.thread, 5)
     base = ptx.r("add.u32", ptx.shared_base(), exchange)
     mine = ptx.r("mad.lo.u32", warp, 4 * walk.rows_per_warp, base)
-    for r, value in enumerate(sums):
-        ptx.op("st.shared.f32", at(mine, 4 * r), value, guard=leader)
+    for offset, value in sums:
+        where = at(mine, 4 * offset) if isinstance(offset, int) else at(ptx.r("mad.lo.u32", offset, 4, mine))
+        ptx.op("st.shared.f32", where, value, guard=leader)
     ptx.op("bar.sync", 0)
-    row = ptx.r("add.u32", standing.block_row, standing.thread)
-    mapped = ptx.p("setp.lt.u32", standing.thread, walk.rows_per_block)
-    inside = ptx.p("setp.lt.and.u32", row, standing.n_out, mapped)
-    done = ptx.new_label("done")
-    ptx.branch(done, guard=Pred(f"!{inside}"))
-    group = ptx.r("div.u32", standing.thread, walk.rows_per_warp)
-    member = ptx.r("rem.u32", standing.thread, walk.rows_per_warp)
-    start = ptx.r("mad.lo.u32", group, 4 * walk.rows_per_warp * walk.warps_per_row, base)
-    theirs = ptx.r("mad.lo.u32", member, 4, start)
-    stride = 4 * walk.rows_per_warp
-    total = ptx.f("ld.shared.f32", at(theirs))
-    for turn in range(1, walk.warps_per_row):
-        total = ptx.f("add.rn.f32", total, ptx.f("ld.shared.f32", at(theirs, turn * stride)))
-    out = _output(ptx, walk, standing)
-    ptx.op("st.global.f32", at(ptx.rd("mad.wide.u32", row, 4, out)), total)
-    ptx.place(done)
+    _store_row_sums(ptx, walk, standing, base)
+
+
+def _store_row_sums(ptx: Entry, walk: RowWalk, standing: Standing, base: R32) -> None:
+    """Thread i adds up row i of the block over its warps, in their order. A block may have more rows than
+    threads."""
+    for first in range(0, walk.rows_per_block, walk.threads):
+        member = ptx.r("add.u32", standing.thread, first)
+        row = ptx.r("add.u32", standing.block_row, member)
+        mapped = ptx.p("setp.lt.u32", member, walk.rows_per_block)
+        inside = ptx.p("setp.lt.and.u32", row, standing.n_out, mapped)
+        done = ptx.new_label("done")
+        ptx.branch(done, guard=negated(inside))
+        group = ptx.r("div.u32", member, walk.rows_per_warp)
+        within = ptx.r("rem.u32", member, walk.rows_per_warp)
+        stride = 4 * walk.rows_per_warp
+        start = ptx.r("mad.lo.u32", group, stride * walk.warps_per_row, base)
+        theirs = ptx.r("mad.lo.u32", within, 4, start)
+        total = ptx.f("ld.shared.f32", at(theirs))
+        for turn in range(1, walk.warps_per_row):
+            total = ptx.f("add.rn.f32", total, ptx.f("ld.shared.f32", at(theirs, turn * stride)))
+        out = _output(ptx, walk, standing)
+        ptx.op("st.global.f32", at(ptx.rd("mad.wide.u32", row, 4, out)), total)
+        ptx.place(done)
 
 
 def _output(ptx: Entry, walk: RowWalk, standing: Standing) -> R64:

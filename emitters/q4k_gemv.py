@@ -16,7 +16,7 @@ from emitters.fragments.loads import chain, dot, load_floats, load_words
 from emitters.fragments.nibbles import Converter, bytes_to_f32
 from emitters.fragments.opening import f32
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
-from emitters.gemv import RowWalk, row_pointers, stand, store_lane_sums
+from emitters.gemv import RowWalk, readable_rows, row_pointers, stand, store_lane_sums
 from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
 from emitters.ptx import F32, R32, Entry, Pred, SharedLayout, at, vector
 from emitters.quants import BLOCK, Q4_K_BYTES, pack_q4_k, q4_k_grouped
@@ -180,7 +180,8 @@ class _Body:
         chunk = ptx.r("shr.u32", byte, 5)  # which 64 weights
         self._lane_scales(chunk)
         row_bytes = ptx.r("mul.lo.u32", blocks, Q4_K_BYTES)
-        self.rows = row_pointers(ptx, ptx.pointer("W"), self.standing.rows, row_bytes)
+        rows = readable_rows(ptx, self.standing, range(schedule.rows_per_warp))
+        self.rows = row_pointers(ptx, ptx.pointer("W"), rows, row_bytes)
         self.byte = ptx.rd("cvt.u64.u32", byte)
         within = ptx.r("and.b32", byte, GROUP - 1)
         weight = ptx.r("mad.lo.u32", chunk, 2 * GROUP, within)

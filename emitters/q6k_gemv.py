@@ -28,7 +28,7 @@ from emitters.fragments.windows import (
     shifted,
     window_words,
 )
-from emitters.gemv import RowWalk, row_pointers, stand, store_lane_sums
+from emitters.gemv import RowWalk, readable_rows, row_pointers, stand, store_lane_sums
 from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
 from emitters.ptx import F32, R32, R64, Entry, Pred, SharedLayout, at, negated, vector
 from emitters.quants import BLOCK, Q6_K_BYTES, pack_q6_k, q6_k_grouped
@@ -205,7 +205,8 @@ class _Body:
         self.scale_bit = ptx.r("shl.b32", ptx.r("shr.u32", column, 4), 3)
         self.is_first = ptx.p("setp.eq.u32", part, 0)
         row_bytes = ptx.r("mul.lo.u32", self.blocks, Q6_K_BYTES)
-        self.rows = row_pointers(ptx, ptx.pointer("W"), self.standing.rows, row_bytes)
+        rows = readable_rows(ptx, self.standing, range(schedule.rows_per_warp))
+        self.rows = row_pointers(ptx, ptx.pointer("W"), rows, row_bytes)
         weight = ptx.r("mad.lo.u32", self.half, 128, column)
         self.x = ptx.rd("mad.wide.u32", weight, 4, ptx.pointer("x"))
         self.sums = [ptx.f("mov.f32", f32(0.0)) for _ in self.rows]
@@ -294,7 +295,7 @@ class _Body:
             ql, qh, scale = self._places(block)
             reaches = ptx.p("and.pred", lies.odd, exists)
             at_row = ptx.p("and.pred", self._at_row_start(unit, lies), exists)
-            before = ptx.p("and.pred", exists, negated(at_row))
+            before = ptx.p("and.pred", exists, ptx.p("not.pred", at_row))
             word = 0
             for address, byte, nbytes in ((ql, 0, quad), (ql, 32, quad), (qh, QH, quad), (scale, SCALES, 8)):
                 start = ptx.rd("and.b64", address, -4)
@@ -308,7 +309,7 @@ class _Body:
             # otherwise.
             inside = ptx.p("setp.lt.or.u32", unit, last, lies.odd)
             whole = ptx.p("and.pred", exists, inside)
-            alone = ptx.p("and.pred", exists, negated(inside))
+            alone = ptx.p("and.pred", exists, ptx.p("not.pred", inside))
             d = ptx.rd("and.b64", ptx.rd("add.u64", block, D), -4)
             ptx.op("cp.async.ca.shared.global", self._slot_word(base, r, word), at(d), 4, guard=whole)
             copy_halfword(ptx, self._slot_word(base, r, word), at(block, D), alone)
