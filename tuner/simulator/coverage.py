@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tuner.simulator.approximations
 import tuner.simulator.arithmetic
 import tuner.simulator.async_copies
 import tuner.simulator.atomics
@@ -12,4 +13,6 @@ import tuner.simulator.conversions
 import tuner.simulator.floats
 import tuner.simulator.loads_stores
 import tuner.simulator.matrix
-import tuner.simulator.moves  # noqa: F401
+import tuner.simulator.moves
+import tuner.simulator.warps
+import tuner.simulator.wmma  # noqa: F401

@@ -137,12 +137,12 @@ def _double(name: str, mode: str) -> Function:
         value, error = two_product(a, b) if name == "mul" else two_sum(a, b)
         if mode == "rm" and name != "mul":
             value = _negative_zero(value, a, b)
-        return _direct_double(value, error, mode)
+        return direct_double(value, error, mode)
 
     return function
 
 
-def _direct_double(value: Reals, error: Reals, mode: str) -> Lanes:
+def direct_double(value: Reals, error: Reals, mode: str) -> Lanes:
     """Step from the nearest float64 to the one that a directed rounding asks for."""
     nan = np.uint64(NAN_BITS["f64"])
     if mode != "rn":
@@ -219,7 +219,7 @@ def _double_fma(mode: str) -> Function:
         total = np.where(plain, a * b + c, total)
         if mode == "rm":
             total = _negative_zero(total, a * b, c)
-        return _direct_double(total, error, mode)
+        return direct_double(total, error, mode)
 
     return function
 
@@ -258,7 +258,7 @@ def float_divide(opcode: Opcode) -> Compute:
         a, b = read(x, scalar, flush), read(y, scalar, flush)
         quotient, residue = quotient_and_residue(a, b)
         if scalar.name == "f64":
-            return _direct_double(quotient, residue, mode)
+            return direct_double(quotient, residue, mode)
         return write(to_odd(quotient, residue), scalar, mode, flush)
 
     return lanewise(scalar, function, 2)

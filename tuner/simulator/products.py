@@ -1,7 +1,7 @@
 """Matrix products of many warps at once: accumulators that are multiplied when they are read.
 
-s8 and u8 products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many steps are
-put off. The sums go to int32, which wraps as the ISA has it.
+Integer products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many steps are put
+off. The sums go to int32, which wraps as the ISA has it. Float products are added step by step (`tensor_sums`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tuner.simulator.tensor_sums import LARGEST, accumulate, add_integers, operand_values
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -22,21 +24,29 @@ WORKING_BYTES = 1 << 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """An mma shape and its operand types; `depth` is k in bytes."""
+    """An mma shape and its types; `depth` is k in bytes, `operation` "" or that of single-bit products."""
 
     shape: str
     a: str
     b: str
+    accumulator: str
     depth: int
-    clamp: bool
+    clamp: bool = False
+    operation: str = ""
+
+    @property
+    def is_float(self) -> bool:
+        return self.accumulator != "s32"
 
     @property
     def longest(self) -> int:
-        """Steps that can be put off with exact float32 sums."""
-        if self.clamp:
+        """Steps that can be put off; integer ones with exact float32 sums."""
+        if self.clamp or self.operation:
             return 1
-        bound = (128 if self.a == "s8" else 255) * (128 if self.b == "s8" else 255)
-        return min((1 << 24) // (bound * self.depth), 256 // self.depth)
+        if self.is_float:
+            return 8
+        elements = self.depth * (2 if self.a in ("s4", "u4") else 1)
+        return min((1 << 24) // (LARGEST[self.a] * LARGEST[self.b] * elements), 256 // self.depth)
 
 
 class Part:
@@ -155,19 +165,21 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
     total = start_matrix(s, grid, blocks)
     depth = steps * kind.depth
     height, width = 16 * len(rows), 8 * len(columns)
-    a_bytes = a_side.view(np.int8 if kind.a == "s8" else np.uint8).reshape(-1, s.warps, height, depth)
-    b_bytes = b_side.view(np.int8 if kind.b == "s8" else np.uint8).reshape(-1, s.warps, width, depth)
+    a_bytes = a_side.view(np.uint8).reshape(-1, s.warps, height, depth)
+    b_bytes = b_side.view(np.uint8).reshape(-1, s.warps, width, depth)
     chunk = max(1, WORKING_BYTES // (s.warps * depth * 4 * (height + width)))
     for first in range(0, blocks, chunk):
         part = slice(first, first + chunk)
-        x = (a_bytes[part] if len(a_bytes) > 1 else a_bytes).astype(np.float32)
-        y = (b_bytes[part] if len(b_bytes) > 1 else b_bytes).astype(np.float32)
-        product = np.matmul(x, y.swapaxes(2, 3))
-        if kind.clamp:
-            exact = total[part].astype(np.int64) + product.astype(np.int64)
-            total[part] = exact.clip(-(2**31), 2**31 - 1)
+        x = operand_values(a_bytes[part] if len(a_bytes) > 1 else a_bytes, kind.a)
+        y = operand_values(b_bytes[part] if len(b_bytes) > 1 else b_bytes, kind.b)
+        if kind.is_float:
+            width_k = x.shape[-1] // steps
+            reals = total[part].view(np.float32)
+            for step in range(steps):
+                piece = slice(step * width_k, (step + 1) * width_k)
+                reals[...] = accumulate(reals, x[..., piece], y[..., piece].swapaxes(2, 3))
         else:
-            total[part] += product.astype(np.int32)
+            add_integers(total[part], x, y.swapaxes(2, 3), kind.clamp, kind.operation)
     finished = Grid(total)
     for row_number, row in enumerate(grid):
         for column_number, accumulator in enumerate(row):

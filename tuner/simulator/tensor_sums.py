@@ -1,0 +1,66 @@
+"""How tensor cores add, where the ISA leaves it open (PTX ISA 9.7.14.5, "Matrix multiply-accumulate").
+
+Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their sum are not specified beyond "at least
+single precision". Measured hardware aligns the addends to the largest, truncates each, and truncates the sum (Fasi,
+Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). So here: the exact sum
+loses up to 2**-24 of the addends' magnitudes towards zero, and is truncated to f32; a sum that f32 holds is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST = {"s8": 128, "u8": 255, "s4": 8, "u4": 15, "b1": 1}
+
+
+def operand_values(data: NDArray[np.uint8], name: str) -> NDArray[Any]:
+    """Return packed operand bytes (..., k bytes) as float32 (integers) or float64 (floats), k elements."""
+    if name == "s8":
+        return data.view(np.int8).astype(np.float32)
+    if name == "u8":
+        return data.astype(np.float32)
+    if name == "f16":
+        return data.view(np.float16).astype(np.float64)
+    if name == "bf16":
+        return (data.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    if name in ("tf32", "f32"):
+        return (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if name == "b1":
+        return np.unpackbits(data, axis=-1, bitorder="little").astype(np.float32)
+    nibbles = np.stack([data & 15, data >> 4], -1).reshape(*data.shape[:-1], -1)
+    if name == "s4":
+        nibbles = (nibbles ^ 8).astype(np.int8) - 8
+    return nibbles.astype(np.float32)
+
+
+def add_integers(total: NDArray[np.int32], a: NDArray[Any], b: NDArray[Any], clamp: bool, operation: str) -> None:
+    """total += a @ b, wrapping or clamped; `operation` is and / xor for single bits."""
+    product = np.matmul(a, b)
+    if operation == "xor":
+        product = a.sum(-1, keepdims=True) + b.sum(-2, keepdims=True) - 2 * product
+    if clamp:
+        exact = total.astype(np.int64) + product.astype(np.int64)
+        total[...] = exact.clip(-(2**31), 2**31 - 1)
+    else:
+        total += product.astype(np.int32)
+
+
+def accumulate(start: NDArray[np.float32], a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return start + a @ b as a tensor core might: truncated, with less than all bits of every addend."""
+    before = start.astype(np.float64)
+    exact = np.matmul(a, b) + before
+    size = np.matmul(np.abs(a), np.abs(b)) + np.abs(before)
+    nearest = exact.astype(np.float32)
+    inexact = (nearest != exact) & np.isfinite(exact)
+    bits = np.ascontiguousarray(exact).view(np.uint64)
+    share = ((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+    lost = np.where(inexact, share * size * 2.0**-24, 0.0)
+    value = np.where(np.abs(exact) > lost, exact - np.copysign(lost, exact), 0.0)
+    value = np.where(np.isfinite(exact), value, exact)
+    result = value.astype(np.float32)
+    too_far = np.abs(result.astype(np.float64)) > np.abs(value)
+    truncated = np.where(too_far, np.nextafter(result, np.float32(0)), result)
+    return np.where(np.isnan(truncated), np.float32(np.nan), truncated)
