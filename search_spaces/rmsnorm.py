@@ -62,6 +62,6 @@ _CONSTRAINTS = (
         "chain",
         ("warps", "warps_per_row", "vector", "unroll", "hold", "splits"),
         lambda *values: _chain(*values[:-1]) <= LONGEST_CHAIN,
-        f"with more than {LONGEST_CHAIN} additions in a row at n = {LONG_ROW} the error bound would hide a lost term",
+        f"above {LONGEST_CHAIN} additions in a row at n = {LONG_ROW} the error bound hides a lost term",
     ),
 )
