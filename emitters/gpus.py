@@ -1,8 +1,8 @@
 """Figures of the GPUs that the cost model knows, each with its source.
 
 Peak mma rates are the vendor's dense TOPS divided by SMs and clock: one m16n8k32 s8 mma is 8,192 operations,
-one m16n8k16 f16 mma 4,096, and an SM has four sub-partitions. What is measured says by whom and where; what is
-only inferred says so.
+one m16n8k16 f16 mma 4,096, and an SM has four sub-partitions. What is measured says by whom and where; what
+is only inferred says so.
 """
 
 import difflib
