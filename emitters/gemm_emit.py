@@ -2,12 +2,12 @@
 
 from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import Lane
-from emitters.fragments.stores import add_words, store_words
+from emitters.fragments.stores import add_words, exchange_with_neighbour, store_words
 from emitters.gemm_main_loop import Accumulators, MainLoop
 from emitters.gemm_operands import Block, Decoded, Operand, Packed, Records, Rows
 from emitters.gemm_schedule import DenseSchedule, Geometry, check, is_ternary, valid_formula
 from emitters.kernel import EmittedKernel, KernelSpec, schedule_values
-from emitters.ptx import R32, Entry, Module, Parameter
+from emitters.ptx import R32, R64, Entry, Module, Parameter, Pred
 from emitters.target import Target
 from results.plan import KernelStep, LaunchPlan, MemsetStep, Step
 
@@ -149,15 +149,23 @@ def _share_of_k(ptx: Entry, schedule: DenseSchedule, k: R32) -> tuple[R32, R32, 
     return k0, left, _ceil_div(ptx, left, schedule.tile_k)
 
 
-def _epilogue(block: Block, accumulators: Accumulators, target: str) -> None:
+def _epilogue(block: Block, accumulators: Accumulators, target: R64) -> None:
     """Scale, and store or add what lies inside C. N is a multiple of 16, so that vectors lie in or out whole."""
     ptx, geometry = block.ptx, block.geometry
-    runs = _columns_of_lane(geometry)
-    lane_columns = {"packed": 2 * geometry.fragments_n}.get(geometry.b_kind, 4 if geometry.paired else 2)
+    exchange = geometry.b_kind == "packed" and geometry.schedule.split_k == 1
+    column = ptx.r("mad.lo.u32", block.warp_n, geometry.warp_n, block.n0)
+    odd: Pred | None = None
+    if exchange:
+        # The even lane's columns, and four more on the odd lane.
+        odd_lane = ptx.r("and.b32", block.lane.member, 1)
+        odd = ptx.p("setp.ne.u32", odd_lane, 0)
+        even = ptx.r("sub.u32", block.lane.member, odd_lane)
+        column = ptx.r("mad.lo.u32", even, 2 * geometry.fragments_n, column)
+        column = ptx.r("mad.lo.u32", odd_lane, 4, column)
+    else:
+        column = ptx.r("mad.lo.u32", block.lane.member, _columns_a_lane(geometry), column)
     row = ptx.r("mad.lo.u32", block.warp_m, geometry.warp_m, block.m0)
     row = ptx.r("add.u32", row, block.lane.group)
-    column = ptx.r("mad.lo.u32", block.warp_n, geometry.warp_n, block.n0)
-    column = ptx.r("mad.lo.u32", block.lane.member, lane_columns, column)
     rows_left = ptx.r("sub.s32", block.m, row)
     columns_left = ptx.r("sub.s32", block.n, column)
     index = ptx.rd("mul.wide.u32", row, block.n)
@@ -165,17 +173,44 @@ def _epilogue(block: Block, accumulators: Accumulators, target: str) -> None:
     address = ptx.rd("add.s64", ptx.rd("shl.b64", index, 2), target)
     eight_rows = ptx.rd("mul.wide.u32", block.n, 32)
     put = add_words if geometry.schedule.split_k > 1 else store_words
+    runs = _columns_of_lane(geometry)
     for number in range(2 * geometry.fragments_m):
         if number:
             address = ptx.rd("add.s64", address, eight_rows)
         inside = ptx.p("setp.gt.s32", rows_left, 8 * number)
         limit = ptx.r("selp.b32", columns_left, 0, inside)
         fragments = accumulators[number // 2]
-        for first, words in runs:
-            values = [fragments[fragment][2 * (number % 2) + element] for fragment, element in words]
+        vectors = []
+        for first, elements in runs:
+            words = [fragments[fragment][2 * (number % 2) + element] for fragment, element in elements]
             if is_ternary(geometry.schedule):
-                values = [ptx.r("shr.s32", value, SCALE_SHIFT) for value in values]
-            put(ptx, address, 4 * first, values, ptx.p("setp.gt.s32", limit, first))
+                words = [ptx.r("shr.s32", word, SCALE_SHIFT) for word in words]
+            vectors.append((first, words))
+        if odd is not None:
+            vectors = _exchanged(ptx, odd, vectors, 2 * geometry.fragments_n)
+        for first, words in vectors:
+            put(ptx, address, 4 * first, words, ptx.p("setp.gt.s32", limit, first))
+
+
+Vectors = list[tuple[int, list[R32]]]
+"""Distance from the lane's first column, and the words of neighbouring columns from there."""
+
+
+def _exchanged(ptx: Entry, odd: Pred, vectors: Vectors, lane_columns: int) -> Vectors:
+    """Pairs of a lane's vectors, exchanged so that two lanes fill a sector; the second of each pair is the odd
+    lane's, `lane_columns` further on."""
+    result: Vectors = []
+    for (first, even_words), (_, odd_words) in zip(vectors[::2], vectors[1::2], strict=True):
+        of_even, of_odd = exchange_with_neighbour(ptx, odd, even_words, odd_words)
+        result += [(first, of_even), (first + lane_columns, of_odd)]
+    return result
+
+
+def _columns_a_lane(geometry: Geometry) -> int:
+    """Distance of the first columns of two neighbouring members of a group."""
+    if geometry.b_kind == "packed":
+        return 2 * geometry.fragments_n
+    return 4 if geometry.paired else 2
 
 
 def _columns_of_lane(geometry: Geometry) -> list[tuple[int, list[tuple[int, int]]]]:

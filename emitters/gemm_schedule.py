@@ -32,7 +32,7 @@ class DenseSchedule:
         tile_m, tile_n, tile_k: The block's share of C, and the k-step.
         warps_m, warps_n: How the block's warps divide the tile.
         stages: 1: synchronous copies through registers; 2..6: slots of a `cp.async` pipeline.
-        stride_pad: Bytes added to each row in shared memory.
+        stride_pad: Bytes added to each s8 row in shared memory. (Rows of codes have a pad of their own.)
         swizzle: Exchange 16-byte chunks of rows instead.
         copy_bytes: Width of the global-to-shared copies. In the ternary kernel of codes only: rows of A are 16-byte
             aligned for every valid problem, so A is always copied by 16. In `gemm_s8` of both operands.
@@ -207,7 +207,7 @@ class SharedTiles:
             case "rows":
                 shape = (s.tile_n, s.tile_k, s.stride_pad, s.swizzle)
             case "packed":
-                shape = (s.tile_k, s.tile_n // 4, s.stride_pad, False)
+                shape = (s.tile_k, s.tile_n // 4, _code_pad(s.tile_n // 4), False)
             case "records":
                 columns = geometry.record_columns
                 shape = (s.tile_n // columns * geometry.slices, columns * MMA_K // 4, 0, False)
@@ -228,7 +228,7 @@ class SharedTiles:
             rows_bytes = _aligned(rows_n.nbytes)
             rows_start = whole.take(rows_bytes * (1 if s.stages == 1 else 2), SHARED_ALIGNMENT)
             if s.stages > 1:
-                codes = RowTile(s.tile_k, s.tile_n // 4, s.stride_pad)
+                codes = RowTile(s.tile_k, s.tile_n // 4, _code_pad(s.tile_n // 4))
                 code_slot_bytes = _aligned(codes.nbytes)
                 codes_start = whole.take(code_slot_bytes * s.stages, SHARED_ALIGNMENT)
         return cls(
@@ -243,6 +243,15 @@ class SharedTiles:
             rows_bytes=rows_bytes,
             nbytes=whole.nbytes,
         )
+
+
+def _code_pad(row_bytes: int) -> int:
+    """Bytes after a row of codes, whatever `stride_pad` says of s8 rows.
+
+    Rows an odd number of 16-byte chunks long let lanes read the same columns of eight neighbouring rows from
+    eight different groups of banks. Rows shorter than two chunks do so without a pad.
+    """
+    return 16 if row_bytes % 32 == 0 else 0
 
 
 def _aligned(nbytes: int) -> int:

@@ -103,7 +103,30 @@ class RowWalk:
             valid=valid,
         )
 
-    def edge_problems(self, spec: KernelSpec, unit: int, stages: int, least: int = 0) -> tuple[Problem, ...]:
+    def units_of(self, units: int, chunk: int = 0) -> list[list[int]]:
+        """For each warp that shares a row, split by split, the units that it sums, in order.
+
+        Args:
+            units: Units of the long axis.
+            chunk: Units that a block takes before its next chunk, with its warps taking turns inside; 0 for
+                turns over the whole axis.
+        """
+        warps = [(split, turn) for split in range(self.splits) for turn in range(self.warps_per_row)]
+        if chunk == 0:
+            stride = self.warps_per_row * self.splits
+            return [list(range(split * self.warps_per_row + turn, units, stride)) for split, turn in warps]
+        return [
+            [
+                unit
+                for start in range(split * chunk, units, self.splits * chunk)
+                for unit in range(start + turn, min(start + chunk, units), self.warps_per_row)
+            ]
+            for split, turn in warps
+        ]
+
+    def edge_problems(
+        self, spec: KernelSpec, unit: int, stages: int, least: int = 0, fewest_rows: int = 1
+    ) -> tuple[Problem, ...]:
         """Small problems that reach every guard: ragged rows, idle walkers, a wrapped ring of stages.
 
         Args:
@@ -111,16 +134,18 @@ class RowWalk:
             unit: Elements of the long axis in one unit.
             stages: Units that a walker has in flight.
             least: Elements by which the long axis may exceed whole units, 0 where it never does.
+            fewest_rows: That the schedule can serve.
         """
         rows = self.rows_per_block
         deep = (stages + 2) * self.walkers + 1
         shapes = [
             (1, unit),
             (rows + 1, unit * max(1, self.walkers - 1) + least),
-            (max(1, 2 * rows - 3), 2 * unit),
+            (2 * rows - 3, 2 * unit),
             (2, unit * deep - (unit - least if least else 0)),
         ]
-        return tuple(dict.fromkeys(spec.problem(*shape) for shape in shapes))
+        checked = dict.fromkeys((max(fewest_rows, n_out), n_in) for n_out, n_in in shapes)
+        return tuple(spec.problem(*shape) for shape in checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,37 +209,47 @@ def store_lane_sums(
     ptx.phase("sum over lanes")
     totals = lane_sums(ptx, sums)
     leader = ptx.p("setp.eq.u32", standing.lane, 0)
-    store_warp_sums(ptx, walk, standing, list(enumerate(totals)), leader, exchange)
+    rows = [RowSum(row, total, leader) for row, total in enumerate(totals)]
+    store_warp_sums(ptx, walk, standing, rows, exchange)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """A warp's whole sum of one of its rows.
+
+    Attributes:
+        offset: The row, counted from the warp's first.
+        value: The sum, in the lanes where `held` holds.
+        held: In one lane of the warp, or in none where the row is not this warp's to store.
+    """
+
+    offset: R32 | int
+    value: F32
+    held: Pred
 
 
 def store_warp_sums(
-    ptx: Entry,
-    walk: RowWalk,
-    standing: Standing,
-    sums: Sequence[tuple[R32 | int, F32]],
-    leader: Pred,
-    exchange: int,
+    ptx: Entry, walk: RowWalk, standing: Standing, sums: Sequence[RowSum], exchange: int
 ) -> None:
-    """As `store_lane_sums`, for sums that are whole in the lanes where `leader` holds.
-
-    Args:
-        sums: Row of the warp, and its sum.
-    """
+    """As `store_lane_sums`, for sums that are whole in some lane of the warp."""
     if walk.warps_per_row == 1:
         ptx.phase("store")
         out = _output(ptx, walk, standing)
-        for offset, value in sums:
-            row = ptx.r("add.u32", standing.first_row, offset)
-            inside = ptx.p("setp.lt.and.u32", row, standing.n_out, leader)
-            ptx.op("st.global.f32", at(ptx.rd("mad.wide.u32", row, 4, out)), value, guard=inside)
+        for one in sums:
+            row = ptx.r("add.u32", standing.first_row, one.offset)
+            inside = ptx.p("setp.lt.and.u32", row, standing.n_out, one.held)
+            ptx.op("st.global.f32", at(ptx.rd("mad.wide.u32", row, 4, out)), one.value, guard=inside)
         return
     ptx.phase("sum over the warps of a row, and store")
     warp = ptx.r("shr.u32", standing.thread, 5)
     base = ptx.r("add.u32", ptx.shared_base(), exchange)
     mine = ptx.r("mad.lo.u32", warp, 4 * walk.rows_per_warp, base)
-    for offset, value in sums:
-        where = at(mine, 4 * offset) if isinstance(offset, int) else at(ptx.r("mad.lo.u32", offset, 4, mine))
-        ptx.op("st.shared.f32", where, value, guard=leader)
+    for one in sums:
+        if isinstance(one.offset, int):
+            where = at(mine, 4 * one.offset)
+        else:
+            where = at(ptx.r("mad.lo.u32", one.offset, 4, mine))
+        ptx.op("st.shared.f32", where, one.value, guard=one.held)
     ptx.op("bar.sync", 0)
     _store_row_sums(ptx, walk, standing, base)
 

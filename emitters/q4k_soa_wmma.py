@@ -17,10 +17,10 @@ from emitters.block_gemv import block_gemv_demand, block_gemv_problems, block_ge
 from emitters.fragments.loads import load_floats, load_words
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
 from emitters.fragments.tensor import TILE_ROWS, multiply_add, new_accumulator
-from emitters.gemv import RowWalk, readable_rows, row_pointers, stand, store_warp_sums
+from emitters.gemv import RowSum, RowWalk, readable_rows, row_pointers, stand, store_warp_sums
 from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
 from emitters.mma_error import mma_walk_error
-from emitters.ptx import F32, R32, R64, Entry, Pred, SharedLayout, at, vector
+from emitters.ptx import R32, R64, Entry, Pred, SharedLayout, at, vector
 from emitters.quants import BLOCK, SOA_BYTES, decode_soa, pack_soa
 from emitters.target import Target
 
@@ -92,22 +92,6 @@ class Q4KSoaSchedule:
         weights = 2 * self.tiles * (LANE_BYTES // 4 + 2) * self.unroll
         return weights + 4 * self.tiles * (self.accumulators + 2) + 16 + 48
 
-    def blocks_of(self, blocks: int) -> list[list[int]]:
-        """For each warp that shares a row, split by split, the blocks that it sums, in order."""
-        walkers = [(split, turn) for split in range(self.splits) for turn in range(self.warps_per_row)]
-        if self.x_chunk == 0:
-            walk = self.walk.walkers
-            return [list(range(split * self.warps_per_row + turn, blocks, walk)) for split, turn in walkers]
-        size = self.x_chunk // BLOCK
-        return [
-            [
-                block
-                for start in range(split * size, blocks, self.splits * size)
-                for block in range(start + turn, min(start + size, blocks), self.warps_per_row)
-            ]
-            for split, turn in walkers
-        ]
-
 
 def slice_order() -> list[list[int]]:
     """Weights of a block that each of its 16 mma's multiplies, in the order of the mma's."""
@@ -125,7 +109,7 @@ def reference(problem: Problem, inputs: Inputs, schedule: Q4KSoaSchedule) -> Exp
     A weight is `fma.rn.f16x2` of exact operands, so it is f16(dsub*q - msub) with one rounding, as here.
     """
     x = inputs.buffers["x"].astype(np.float16).astype(np.float64)
-    walks = schedule.blocks_of(problem["n_in"] // BLOCK)
+    walks = schedule.walk.units_of(problem["n_in"] // BLOCK, schedule.x_chunk // BLOCK)
     order = np.array(slice_order())
     values = np.empty(problem["n_out"])
     bounds = np.empty(problem["n_out"])
@@ -404,15 +388,15 @@ class _Body:
     def _store(self, offsets: list[R32]) -> None:
         ptx = self.ptx
         ptx.phase("sum the accumulators; column 0 holds every row's sum")
-        rows: list[tuple[R32 | int, F32]] = []
+        leader = ptx.p("setp.eq.u32", self.t, 0)
+        rows = []
         for tile, accumulators in enumerate(self.sums):
             for half in range(2):
                 total = accumulators[0][2 * half]
                 for other in accumulators[1:]:
                     total = ptx.f("add.rn.f32", total, other[2 * half])
-                rows.append((offsets[2 * tile + half], total))
-        leader = ptx.p("setp.eq.u32", self.t, 0)
-        store_warp_sums(ptx, self.walk, self.standing, rows, leader, self.exchange)
+                rows.append(RowSum(offsets[2 * tile + half], total, leader))
+        store_warp_sums(ptx, self.walk, self.standing, rows, self.exchange)
 
 
 Q4K_SOA_WMMA = Kernel(

@@ -5,13 +5,20 @@ from collections.abc import Sequence
 from emitters.ptx import F32, R32, Entry, Pred, vector
 
 
-def load_words(ptx: Entry, opcode: str, address: str, nbytes: int) -> list[R32]:
-    """4, 8 or 16 bytes as words, by one instruction; `opcode` is `ld.global.nc` or the like."""
+def load_words(ptx: Entry, opcode: str, address: str, nbytes: int, guard: Pred | None = None) -> list[R32]:
+    """4, 8 or 16 bytes as words, by one instruction; zeros where the guard does not hold.
+
+    Args:
+        opcode: ``ld.global.nc`` or the like.
+    """
     words = ptx.new_rs(nbytes // 4)
+    if guard is not None:
+        for word in words:
+            ptx.op("mov.b32", word, 0)
     if len(words) == 1:
-        ptx.op(f"{opcode}.u32", words[0], address)
+        ptx.op(f"{opcode}.u32", words[0], address, guard=guard)
     else:
-        ptx.op(f"{opcode}.v{len(words)}.u32", vector(words), address)
+        ptx.op(f"{opcode}.v{len(words)}.u32", vector(words), address, guard=guard)
     return words
 
 
