@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.devices.errors import CandidateFault, StickyFault
+from tuner.devices.errors import CandidateFaultError, StickyFaultError
 from tuner.devices.serving import Report
 
 
@@ -210,7 +210,7 @@ class Fault:
 
     def run(self, bench: PlainBench) -> None:
         bench.report("running the candidate", 10.0)
-        kind = StickyFault if self.sticky else CandidateFault
+        kind = StickyFaultError if self.sticky else CandidateFaultError
         raise kind("misaligned", "CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address")
 
 

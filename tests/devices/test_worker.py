@@ -33,8 +33,8 @@ from hostile_jobs import (
 
 from results.trial import Outcome
 from tuner.devices.device import DeviceError
-from tuner.devices.errors import CandidateCrash, CandidateFault, CandidateTimeout
-from tuner.devices.worker import Worker, WorkerLimits, WorkerLost
+from tuner.devices.errors import CandidateCrashError, CandidateFaultError, CandidateTimeoutError
+from tuner.devices.worker import Worker, WorkerLimits, WorkerLostError
 
 QUICK = WorkerLimits(start_s=20.0, take_s=20.0, die_s=10.0, starts=3, failures=4)
 
@@ -65,7 +65,9 @@ def test_one_process_serves_many_jobs(worker: Worker) -> None:
 
 
 def test_crash_is_the_candidates_and_the_next_is_unharmed(worker: Worker) -> None:
-    with pytest.raises(CandidateCrash, match=r"killed by SIGSEGV after writing.*heap is corrupted") as caught:
+    with pytest.raises(
+        CandidateCrashError, match=r"killed by SIGSEGV after writing.*heap is corrupted"
+    ) as caught:
         worker.run(Die())
     assert caught.value.outcome is Outcome.CRASH
     assert unharmed(worker)
@@ -73,14 +75,16 @@ def test_crash_is_the_candidates_and_the_next_is_unharmed(worker: Worker) -> Non
 
 
 def test_exit_inside_a_job_is_a_crash(worker: Worker) -> None:
-    with pytest.raises(CandidateCrash, match="exited with 3"):
+    with pytest.raises(CandidateCrashError, match="exited with 3"):
         worker.run(Leave())
     assert unharmed(worker)
 
 
 def test_timeout_kills_worker(worker: Worker, tmp_path: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(CandidateTimeout, match=r"no answer within 0\.3 s while running the candidate") as caught:
+    with pytest.raises(
+        CandidateTimeoutError, match=r"no answer within 0\.3 s while running the candidate"
+    ) as caught:
         worker.run(Hang(0.3, tmp_path / "pid"))
     assert time.monotonic() - started < 15
     assert caught.value.outcome is Outcome.TIMEOUT
@@ -109,7 +113,7 @@ def test_prints_do_not_garble_answers(worker: Worker) -> None:
     ],
 )
 def test_garbage_on_the_channel_is_a_crash(worker: Worker, payload: bytes) -> None:
-    with pytest.raises(CandidateCrash, match="sent garbage while taking the job"):
+    with pytest.raises(CandidateCrashError, match="sent garbage while taking the job"):
         worker.run(WriteToChannel(payload))
     assert unharmed(worker)
     assert worker.spawned == 2
@@ -117,27 +121,29 @@ def test_garbage_on_the_channel_is_a_crash(worker: Worker, payload: bytes) -> No
 
 def test_closed_channel_of_a_living_worker_is_a_crash(worker: Worker) -> None:
     pid, _ = worker.run(WhichJob())
-    with pytest.raises(CandidateCrash):
+    with pytest.raises(CandidateCrashError):
         worker.run(CloseChannel())
     assert not is_alive(pid)
     assert unharmed(worker)
 
 
 def test_unpicklable_result_is_a_crash_and_costs_no_worker(worker: Worker) -> None:
-    with pytest.raises(CandidateCrash, match="cannot be pickled.*lock"):
+    with pytest.raises(CandidateCrashError, match=r"cannot be pickled.*lock"):
         worker.run(Unpicklable())
     assert unharmed(worker)
     assert worker.spawned == 1
 
 
 def test_result_that_does_not_unpickle_is_a_crash(worker: Worker) -> None:
-    with pytest.raises(CandidateCrash, match="ValueError.*made in the worker only"):
+    with pytest.raises(CandidateCrashError, match=r"ValueError.*made in the worker only"):
         worker.run(Ununpicklable())
     assert unharmed(worker)
 
 
 def test_exception_in_a_job_keeps_its_message_and_place(worker: Worker) -> None:
-    with pytest.raises(CandidateCrash, match=r"ZeroDivisionError: a bug of a reference \(hostile_jobs.py:\d+\)"):
+    with pytest.raises(
+        CandidateCrashError, match=r"ZeroDivisionError: a bug of a reference \(hostile_jobs.py:\d+\)"
+    ):
         worker.run(AnswerNonsense())
     assert worker.spawned == 1
     assert unharmed(worker)
@@ -145,7 +151,7 @@ def test_exception_in_a_job_keeps_its_message_and_place(worker: Worker) -> None:
 
 def test_sticky_fault_replaces_the_worker(worker: Worker) -> None:
     pid, _ = worker.run(WhichJob())
-    with pytest.raises(CandidateFault, match="misaligned address") as caught:
+    with pytest.raises(CandidateFaultError, match="misaligned address") as caught:
         worker.run(Fault(sticky=True))
     assert (caught.value.kind, caught.value.outcome) == ("misaligned", Outcome.FAULT)
     assert not is_alive(pid)
@@ -154,7 +160,7 @@ def test_sticky_fault_replaces_the_worker(worker: Worker) -> None:
 
 
 def test_refused_launch_keeps_the_worker(worker: Worker) -> None:
-    with pytest.raises(CandidateFault):
+    with pytest.raises(CandidateFaultError):
         worker.run(Fault(sticky=False))
     assert unharmed(worker)
     assert worker.spawned == 1
@@ -165,7 +171,7 @@ def test_unpicklable_job_is_the_callers_error(worker: Worker) -> None:
         def run(self, bench: object) -> int:
             return 1
 
-    with pytest.raises((AttributeError, TypeError), match="[Cc]an't (get|pickle) local object|local object"):
+    with pytest.raises((AttributeError, TypeError), match=r"[Cc]an't (get|pickle) local object|local object"):
         worker.run(Local())
     assert unharmed(worker)
 
@@ -189,7 +195,7 @@ def test_death_at_start_is_tried_again(tmp_path: Path) -> None:
 def test_death_at_every_start_ends_at_the_limit(tmp_path: Path) -> None:
     with (
         Worker(OpenDying(tmp_path / "starts"), QUICK) as worker,
-        pytest.raises(WorkerLost, match="3 workers in a row did not start.*exited with 7.*libcuda"),
+        pytest.raises(WorkerLostError, match=r"3 workers in a row did not start.*exited with 7.*libcuda"),
     ):
         worker.run(Add(1, 1))
     assert worker.spawned == 3
@@ -197,7 +203,10 @@ def test_death_at_every_start_ends_at_the_limit(tmp_path: Path) -> None:
 
 def test_hang_at_start_is_killed() -> None:
     limits = WorkerLimits(start_s=0.8, starts=2)
-    with Worker(OpenHanging(), limits) as worker, pytest.raises(WorkerLost, match=r"did not start within 0\.8 s"):
+    with (
+        Worker(OpenHanging(), limits) as worker,
+        pytest.raises(WorkerLostError, match=r"did not start within 0\.8 s"),
+    ):
         worker.run(Add(1, 1))
     assert worker.pid is None
 
@@ -215,13 +224,13 @@ def test_death_between_jobs_harms_no_candidate(worker: Worker) -> None:
 
 def test_failures_in_a_row_end_the_study(worker: Worker) -> None:
     for _ in range(3):
-        with pytest.raises(CandidateCrash):
+        with pytest.raises(CandidateCrashError):
             worker.run(AnswerNonsense())
     assert unharmed(worker)  # a success starts the count anew
     for _ in range(3):
-        with pytest.raises(CandidateCrash):
+        with pytest.raises(CandidateCrashError):
             worker.run(AnswerNonsense())
-    with pytest.raises(WorkerLost, match="4 jobs in a row failed.*The last: ZeroDivisionError"):
+    with pytest.raises(WorkerLostError, match=r"4 jobs in a row failed.*The last: ZeroDivisionError"):
         worker.run(AnswerNonsense())
 
 
@@ -232,7 +241,7 @@ def test_two_workers_do_not_disturb_each_other(tmp_path: Path) -> None:
         def crash_on_the_left() -> None:
             try:
                 for _ in range(3):
-                    with pytest.raises(CandidateCrash):
+                    with pytest.raises(CandidateCrashError):
                         left.run(Die())
             except BaseException as error:
                 failures.append(error)

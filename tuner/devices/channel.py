@@ -11,15 +11,15 @@ _MAGIC = b"tune"
 _MOST_BYTES = 1 << 32  # a longer message is garbage: jobs and results are at most a few megabytes
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """The other end is gone."""
 
 
-class ChannelTimeout(Exception):
+class ChannelTimeoutError(Exception):
     """Nothing, or not everything, came in time."""
 
 
-class ChannelGarbage(Exception):
+class ChannelGarbageError(Exception):
     """What came is no message."""
 
 
@@ -40,8 +40,8 @@ class Channel:
         """Send one value.
 
         Raises:
-            ChannelClosed: The other end is gone.
-            ChannelTimeout: The other end does not read.
+            ChannelClosedError: The other end is gone.
+            ChannelTimeoutError: The other end does not read.
             Exception: What pickling `value` raises; nothing has been sent then.
         """
         payload = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
@@ -49,28 +49,28 @@ class Channel:
             self._end.settimeout(timeout_s)
             self._end.sendall(_HEADER.pack(_MAGIC, len(payload)) + payload)
         except TimeoutError:
-            raise ChannelTimeout(f"{len(payload)} bytes were not taken within {timeout_s} s") from None
+            raise ChannelTimeoutError(f"{len(payload)} bytes were not taken within {timeout_s} s") from None
         except OSError as error:
-            raise ChannelClosed(str(error)) from None
+            raise ChannelClosedError(str(error)) from None
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next value.
 
         Raises:
-            ChannelClosed: The other end is gone.
-            ChannelTimeout: Nothing, or only a part, came in time.
-            ChannelGarbage: The bytes are no message, or do not unpickle.
+            ChannelClosedError: The other end is gone.
+            ChannelTimeoutError: Nothing, or only a part, came in time.
+            ChannelGarbageError: The bytes are no message, or do not unpickle.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         header = self._exactly(_HEADER.size, deadline)
         magic, length = _HEADER.unpack(header)
         if magic != _MAGIC or length > _MOST_BYTES:
-            raise ChannelGarbage(f"a message starts with {_MAGIC!r} and a length, got {header!r}")
+            raise ChannelGarbageError(f"a message starts with {_MAGIC!r} and a length, got {header!r}")
         payload = self._exactly(length, deadline)
         try:
             return pickle.loads(payload)
         except Exception as error:  # unpickling calls whatever the bytes name, so anything can be raised
-            raise ChannelGarbage(f"{type(error).__name__} while reading a message: {error}") from error
+            raise ChannelGarbageError(f"{type(error).__name__} while reading a message: {error}") from error
 
     def close(self) -> None:
         self._end.close()
@@ -84,14 +84,14 @@ class Channel:
                 else:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
-                        raise ChannelTimeout
+                        raise ChannelTimeoutError
                     self._end.settimeout(remaining)
                 part = self._end.recv(min(count - len(parts), 1 << 20))
             except TimeoutError:
-                raise ChannelTimeout from None
+                raise ChannelTimeoutError from None
             except OSError as error:
-                raise ChannelClosed(str(error)) from None
+                raise ChannelClosedError(str(error)) from None
             if not part:
-                raise ChannelClosed("end of stream")
+                raise ChannelClosedError("end of stream")
             parts += part
         return bytes(parts)

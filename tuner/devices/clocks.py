@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-# nvml.h, nvmlClocksEventReasons: what holds the clocks down. Idle (bit 0), clocks that somebody chose (bits 1, 8)
-# and sync boost (bit 4) are no throttling.
+# nvml.h, nvmlClocksEventReasons: what holds the clocks down. Idle (bit 0), clocks that somebody chose (bits 1
+# and 8) and sync boost (bit 4) are no throttling.
 _THROTTLING = {
     1 << 2: "sw_power_cap",
     1 << 3: "hw_slowdown",
@@ -93,10 +93,10 @@ class Clocks:
         nvml, handle = self._nvml, self._handle
         if nvml is None or handle is None:
             return ClockSample()
-        # Named ThrottleReasons until NVML 12.2.
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
-            nvml, "nvmlDeviceGetCurrentClocksThrottleReasons"
-        )
+        if hasattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons"):
+            reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons
+        else:  # until NVML 12.2
+            reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         bits = self._asked(lambda: reasons(handle)) or 0
         return ClockSample(
             sm_mhz=self._asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, _SM_CLOCK)),
@@ -110,14 +110,16 @@ class Clocks:
         nvml, handle = self._nvml, self._handle
         if nvml is None or handle is None:
             return None
-        return self._asked(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        energy: int | None = self._asked(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        return energy
 
     def max_sm_mhz(self) -> float | None:
         """The highest clock that the SMs can run at."""
         nvml, handle = self._nvml, self._handle
         if nvml is None or handle is None:
             return None
-        return self._asked(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _SM_CLOCK))
+        clock: float | None = self._asked(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _SM_CLOCK))
+        return clock
 
     def _asked(self, question: Callable[[], Any]) -> Any:
         """The answer, or None where this GPU or driver has none (MIG slices, old boards)."""

@@ -1,22 +1,21 @@
 """The few CUDA calls the tuner needs, on one device and one stream, through CuPy's wrappers of them.
 
-CuPy comes in as two namespaces with the signatures below (those of CuPy 13.4 to 14.2, which
-tests/devices/cupy_signatures.txt records), so that a stand-in can take its place without a GPU.
+CuPy comes in as a value (`tuner.devices.cupy_api`), so that a stand-in can take its place without a GPU.
 Nothing here changes a setting of the GPU.
 """
 
 import ctypes
-import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.devices.cupy_api import Apis
 from tuner.devices.device import DeviceError
-from tuner.devices.errors import CandidateFault, StickyFault
+from tuner.devices.errors import CandidateFaultError, StickyFaultError
 
 Array = NDArray[Any]
 
@@ -28,7 +27,7 @@ MAX_DYNAMIC_SHARED_BYTES = 8
 SHARED_CARVEOUT = 9
 
 # driver_types.h, enum cudaDeviceAttr
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "clock_khz": 13,
     "sms": 16,
     "memory_clock_khz": 36,
@@ -65,94 +64,6 @@ _STICKY = {
     999: "launch_failure",  # unknown
 }
 _OUT_OF_MEMORY = 2
-
-
-class DriverApi(Protocol):
-    """`cupy.cuda.driver`, as far as it is used."""
-
-    def moduleLoadData(self, image: bytes) -> int: ...
-    def moduleUnload(self, module: int) -> None: ...
-    def moduleGetFunction(self, module: int, funcname: str) -> int: ...
-    def funcSetAttribute(self, f: int, attribute: int, value: int) -> None: ...
-    def funcGetAttribute(self, attribute: int, f: int) -> int: ...
-    def launchKernel(
-        self,
-        f: int,
-        grid_dim_x: int,
-        grid_dim_y: int,
-        grid_dim_z: int,
-        block_dim_x: int,
-        block_dim_y: int,
-        block_dim_z: int,
-        shared_mem_bytes: int,
-        stream: int,
-        kernel_params: int,
-        extra: int,
-    ) -> None: ...
-    def occupancyMaxActiveBlocksPerMultiprocessor(
-        self, func: int, blockSize: int, dynamicSMemSize: int
-    ) -> int: ...
-
-
-class RuntimeApi(Protocol):
-    """`cupy.cuda.runtime`, as far as it is used."""
-
-    def getDeviceCount(self) -> int: ...
-    def setDevice(self, device: int) -> None: ...
-    def deviceGetAttribute(self, attrib: int, device: int) -> int: ...
-    def getDeviceProperties(self, device: int) -> Any: ...
-    def driverGetVersion(self) -> int: ...
-    def deviceGetPCIBusId(self, device: int) -> str: ...
-    def memGetInfo(self) -> Any: ...
-    def malloc(self, size: int) -> int: ...
-    def free(self, ptr: int) -> None: ...
-    def memcpy(self, dst: int, src: int, size: int, kind: int) -> None: ...
-    def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None: ...
-    def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None: ...
-    def deviceSynchronize(self) -> None: ...
-    def streamCreateWithFlags(self, flags: int) -> int: ...
-    def streamSynchronize(self, stream: int) -> None: ...
-    def eventCreate(self) -> int: ...
-    def eventRecord(self, event: int, stream: int) -> None: ...
-    def eventElapsedTime(self, start: int, end: int) -> float: ...
-    def streamBeginCapture(self, stream: int, mode: int) -> None: ...
-    def streamEndCapture(self, stream: int) -> int: ...
-    def graphInstantiate(self, graph: int) -> int: ...
-    def graphUpload(self, graphExec: int, stream: int) -> None: ...
-    def graphLaunch(self, graphExec: int, stream: int) -> None: ...
-    def graphExecDestroy(self, graphExec: int) -> None: ...
-    def graphDestroy(self, graph: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Apis:
-    """CuPy, or what stands in for it.
-
-    Attributes:
-        driver, runtime: The namespaces.
-        errors: What their calls raise; each has the number in `status`.
-    """
-
-    driver: DriverApi
-    runtime: RuntimeApi
-    errors: tuple[type[Exception], ...]
-
-
-def cupy_apis() -> Apis:
-    """CuPy's namespaces.
-
-    Raises:
-        DeviceError: CuPy is not installed, or does not load.
-    """
-    try:
-        cuda = importlib.import_module("cupy.cuda")
-        return Apis(
-            cuda.driver, cuda.runtime, (cuda.driver.CUDADriverError, cuda.runtime.CUDARuntimeError)
-        )
-    except ImportError as error:
-        raise DeviceError(
-            f"the device cuda needs CuPy, which does not import ({error}); `tune doctor` says which extra to install"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +152,7 @@ class Driver:
         with self._faults():
             properties = runtime.getDeviceProperties(self.index)
             values = {
-                name: runtime.deviceGetAttribute(number, self.index) for name, number in _ATTRIBUTES.items()
+                name: runtime.deviceGetAttribute(number, self.index) for name, number in ATTRIBUTES.items()
             }
             return GpuFacts(
                 index=self.index,
@@ -274,7 +185,7 @@ class Driver:
         values = np.ascontiguousarray(values)
         with self._faults():
             self._apis.runtime.memcpy(address, values.ctypes.data, values.nbytes, _HOST_TO_DEVICE)
-            # A copy from pageable memory returns once staged, and our stream does not wait for the default one.
+            # A copy from pageable memory returns once staged; our stream does not wait for the default one.
             self._apis.runtime.deviceSynchronize()
 
     def download(self, address: int, values: Array) -> None:
@@ -366,11 +277,8 @@ class Driver:
         try:
             queue()
         except BaseException:
-            # Ends the capture; that it is invalid by now is no news, the first error is.
-            try:
+            with suppress(*self._apis.errors):  # that the capture is invalid by now is no news
                 runtime.graphDestroy(runtime.streamEndCapture(self.stream))
-            except self._apis.errors:
-                pass
             raise
         with self._faults():
             graph = runtime.streamEndCapture(self.stream)
@@ -398,6 +306,6 @@ class Driver:
         except self._apis.errors as error:
             status: int = getattr(error, "status", 999)
             if status in _STICKY:
-                raise StickyFault(_STICKY[status], str(error)) from error
+                raise StickyFaultError(_STICKY[status], str(error)) from error
             kind = "out_of_memory" if status == _OUT_OF_MEMORY else "launch_refused"
-            raise CandidateFault(kind, str(error)) from error
+            raise CandidateFaultError(kind, str(error)) from error

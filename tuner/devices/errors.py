@@ -5,10 +5,10 @@
     Exception
     ├── DeviceError (tuner.devices.device)   the device cannot be had or is lost: the study ends
     └── CandidateError                       the candidate failed: its row has `outcome`, the study goes on
-        ├── CandidateFault                   the device refused or stopped it; `kind` says how
-        │   └── StickyFault                  ... and its context is lost: the worker has to be replaced
-        ├── CandidateTimeout                 it hung, and its worker was killed
-        └── CandidateCrash                   it took the worker down, or the worker answered nonsense
+        ├── CandidateFaultError              the device refused or stopped it; `kind` says how
+        │   └── StickyFaultError             ... and its context is lost: the worker has to be replaced
+        ├── CandidateTimeoutError            it hung, and its worker was killed
+        └── CandidateCrashError              it took the worker down, or the worker answered nonsense
 """
 
 from results.trial import Outcome
@@ -20,7 +20,7 @@ class CandidateError(Exception):
     outcome: Outcome
 
 
-class CandidateFault(CandidateError):
+class CandidateFaultError(CandidateError):
     """The device stopped or refused the candidate.
 
     Attributes:
@@ -35,17 +35,17 @@ class CandidateFault(CandidateError):
         self.kind = kind
 
 
-class StickyFault(CandidateFault):
+class StickyFaultError(CandidateFaultError):
     """A fault after which every call on the device fails, in the process that had it."""
 
 
-class CandidateTimeout(CandidateError, TimeoutError):
+class CandidateTimeoutError(CandidateError, TimeoutError):
     """The candidate did not finish; the process that ran it has been killed."""
 
     outcome = Outcome.TIMEOUT
 
 
-class CandidateCrash(CandidateError):
+class CandidateCrashError(CandidateError):
     """The worker died, broke, or answered something unreadable while it had the candidate."""
 
     outcome = Outcome.CRASH

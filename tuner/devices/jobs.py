@@ -1,9 +1,9 @@
 """What a CUDA worker does: the bench it works on, and its jobs, each a picklable value."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,20 @@ from emitters import kernel_named
 from emitters.kernel import Expected, Inputs, Kernel, Problem
 from results.trial import Measurement, Source, Verdict
 from tuner.devices.clocks import Clocks, open_clocks
+from tuner.devices.cupy_api import cupy_apis
 from tuner.devices.device import Candidate
-from tuner.devices.driver import Driver, GpuFacts, cupy_apis
-from tuner.devices.errors import CandidateFault
+from tuner.devices.driver import Driver, GpuFacts
+from tuner.devices.errors import CandidateFaultError
 from tuner.devices.launch import Buffers, Call, LoadedPlan
 from tuner.devices.serving import Report
 from tuner.devices.stopwatch import Stopwatch, Timing, TimingPolicy, Work
 from tuner.devices.timing import Comparison, compare
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 DATA_SECONDS = 900.0  # making data and its reference, on the host
-LAUNCH_SECONDS = 10.0  # from the first launch of a candidate to its end: what takes longer hangs
+LAUNCH_SECONDS = 10.0  # from the first launch of a candidate to its end, unless told: what takes longer hangs
 TIMING_SECONDS = 60.0  # beyond the policy's budgets
 _SHOWN = 3  # wrong elements in a verdict
 _TIMING_SEED = 0  # all candidates are timed on the same data: power, and with it clocks, depends on the data
@@ -61,7 +65,7 @@ class Bench:
         return expected if expected.bounds else _kept(self._expected, key, lambda: expected)
 
 
-def _kept(kept: "OrderedDict[Any, Any]", key: Any, make: Callable[[], Any]) -> Any:
+def _kept(kept: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
     """The value under `key`, made if need be; two are kept, since one can take hundreds of megabytes."""
     if key not in kept:
         kept[key] = make()
@@ -118,6 +122,7 @@ class Verify:
     candidate: Candidate
     problem: Problem
     seed: int
+    launch_s: float = LAUNCH_SECONDS
 
     def run(self, bench: Bench) -> Verdict:
         kernel = kernel_named(self.candidate.kernel)
@@ -129,7 +134,7 @@ class Verify:
             buffers = loaded.buffers()
             buffers.poison()
             bench.driver.synchronize()
-            bench.report("running the candidate", LAUNCH_SECONDS)
+            bench.report("running the candidate", self.launch_s)
             loaded.call_on(buffers)()
             bench.driver.synchronize()
             bench.report("comparing", DATA_SECONDS)
@@ -153,6 +158,7 @@ class Measure:
     problem: Problem
     best_us: float | None
     policy: TimingPolicy
+    launch_s: float = LAUNCH_SECONDS
 
     def run(self, bench: Bench) -> Measurement:
         kernel = kernel_named(self.candidate.kernel)
@@ -160,7 +166,7 @@ class Measure:
         inputs = bench.inputs(kernel, self.problem, _TIMING_SEED)
         with Loaded(bench, self.candidate, self.problem, inputs) as loaded:
             work = loaded.work()
-            bench.report("running the candidate", LAUNCH_SECONDS)
+            bench.report("running the candidate", self.launch_s)
             work.call_on(0)()
             bench.driver.synchronize()
             bench.report("timing", timing_seconds(self.policy))
@@ -186,6 +192,24 @@ class Finalists:
     comparison: Comparison
     rounds_us: tuple[tuple[float, ...], ...]
     throttling: tuple[str, ...]
+
+    def chosen(self, candidates: Sequence[Candidate]) -> int:
+        """Index of the winner or, in a tie, of the simplest of the tied.
+
+        That is the one with the fewest steps, then the least shared memory, registers, threads and text.
+        """
+        return min(self.comparison.tied, key=lambda index: _complexity(candidates[index]))
+
+
+def _complexity(candidate: Candidate) -> tuple[int, ...]:
+    needs = candidate.resources
+    return (
+        len(candidate.emitted.plan.steps),
+        needs.shared_bytes,
+        needs.registers,
+        needs.threads,
+        len(candidate.emitted.ptx),
+    )
 
 
 @dataclass(frozen=True)
@@ -286,7 +310,7 @@ class Loaded:
             return
         try:
             self.close()
-        except CandidateFault:
+        except CandidateFaultError:
             return
 
 
@@ -321,7 +345,7 @@ def measurement(
         **details,
     }
     if clocks.sm_mhz_low is not None:
-        told["clock_mhz_low"] = clocks.sm_mhz_low
+        told["clock_mhz_low"] = float(clocks.sm_mhz_low)
     if clocks.throttling:
         told["throttling"] = ",".join(clocks.throttling)
     return Measurement(

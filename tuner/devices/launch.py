@@ -14,7 +14,7 @@ from results.expression import ceil_div, evaluate
 from results.plan import KernelStep, LaunchPlan, MemsetStep
 from tuner.devices import driver as cuda
 from tuner.devices.driver import Arguments, Driver, GpuFacts
-from tuner.devices.errors import CandidateFault, StickyFault
+from tuner.devices.errors import CandidateFaultError, StickyFaultError
 
 Array = NDArray[Any]
 
@@ -56,7 +56,7 @@ class LoadedPlan:
     """The code of a plan on the device, every function with the shared memory it needs.
 
     Raises:
-        CandidateFault: The driver refuses the code, or a block needs more than an SM has.
+        CandidateFaultError: The driver refuses the code, or a block needs more than an SM has.
     """
 
     def __init__(self, driver: Driver, facts: GpuFacts, plan: LaunchPlan, cubin: bytes) -> None:
@@ -65,8 +65,8 @@ class LoadedPlan:
         self._module = driver.load(cubin)
         try:
             self.steps = tuple(self._load(facts, step) for step in plan.kernel_steps)
-        except CandidateFault as fault:
-            if not isinstance(fault, StickyFault):
+        except CandidateFaultError as fault:
+            if not isinstance(fault, StickyFaultError):
                 self.close()
             raise
 
@@ -78,16 +78,16 @@ class LoadedPlan:
         function = driver.function(self._module, step.entry)
         total = dynamic + driver.attribute(function, cuda.STATIC_SHARED_BYTES)
         if total > facts.shared_bytes_per_block_optin:
-            raise CandidateFault(
+            raise CandidateFaultError(
                 "launch_refused",
-                f"shared memory of a block must be at most {facts.shared_bytes_per_block_optin} bytes on {facts.name}, "
-                f"{step.entry} needs {total}",
+                f"shared memory of a block must be at most {facts.shared_bytes_per_block_optin} bytes on "
+                f"{facts.name}, {step.entry} needs {total}",
             )
         if total > cuda.SHARED_WITHOUT_OPTIN:
             driver.set_attribute(function, cuda.MAX_DYNAMIC_SHARED_BYTES, dynamic)
         blocks = driver.resident_blocks(function, step.threads, dynamic)
         if blocks == 0:
-            raise CandidateFault(
+            raise CandidateFaultError(
                 "launch_refused",
                 f"no block of {step.entry} fits on an SM: {step.threads} threads of "
                 f"{driver.attribute(function, cuda.REGISTERS)} registers, {total} bytes of shared memory",
@@ -107,9 +107,7 @@ class LoadedPlan:
                 nbytes = evaluate(step.nbytes, problem.sizes)
                 actions.append(partial(self._driver.fill, addresses[step.buffer], step.byte, nbytes))
                 continue
-            values = [
-                _argument(name, spec, problem.sizes, scalars, addresses) for name in step.arguments
-            ]
+            values = [_argument(name, spec, problem.sizes, scalars, addresses) for name in step.arguments]
             actions.append(
                 partial(
                     self._driver.launch,
@@ -160,7 +158,7 @@ class Buffers:
         guard_bytes: Length of each guard zone; none where only time is asked for.
 
     Raises:
-        CandidateFault: ``out_of_memory``.
+        CandidateFaultError: ``out_of_memory``.
     """
 
     def __init__(
@@ -190,10 +188,10 @@ class Buffers:
         try:
             for name, nbytes in self._sizes.items():
                 self._bases[name] = driver.allocate(nbytes + 2 * self._guard_bytes)
-        except CandidateFault as fault:
+        except CandidateFaultError as fault:
             self.close()
             needed = sum(self._sizes.values())
-            raise CandidateFault(
+            raise CandidateFaultError(
                 fault.kind, f"{problem} needs {needed} bytes in {len(self._sizes)} buffers: {fault}"
             ) from fault
         for name, values in inputs.buffers.items():
@@ -240,13 +238,12 @@ class Buffers:
                 touched = np.flatnonzero(zone != _GUARD)
                 if touched.size:
                     offset = start + int(touched[0]) - self.addresses[name]
-                    return (
-                        f"{touched.size} bytes written {side} {name}, the first at byte {offset} of its {nbytes}"
-                    )
+                    first = f"the first at byte {offset} of its {nbytes}"
+                    return f"{touched.size} bytes written {side} {name}, {first}"
         for name, values in self._inputs.buffers.items():
             held = np.empty_like(values, order="C")
             self._driver.download(self.addresses[name], held)
-            changed = np.flatnonzero(held.view(np.uint8).ravel() != np.ascontiguousarray(values).view(np.uint8).ravel())
+            changed = np.flatnonzero(_bytes_of(held) != _bytes_of(values))
             if changed.size:
                 return f"{changed.size} bytes of the input {name} changed, the first at byte {changed[0]}"
         return ""
@@ -255,3 +252,7 @@ class Buffers:
         for base in self._bases.values():
             self._driver.free(base)
         self._bases.clear()
+
+
+def _bytes_of(values: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

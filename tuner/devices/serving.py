@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from tuner.devices.channel import Channel, ChannelClosed
-from tuner.devices.errors import CandidateFault, StickyFault
+from tuner.devices.channel import Channel, ChannelClosedError
+from tuner.devices.errors import CandidateFaultError, StickyFaultError
 
 Report = Callable[[str, float], None]
-"""Says what the job does next, and within how many seconds the parent should hear from it again."""
+"""Says what the job does next, and within how many seconds the parent is to hear from it again."""
 
 R_co = TypeVar("R_co", covariant=True)
 
 
 class Opener(Protocol):
-    """Picklable; makes in the worker what jobs run on. What it raises is the reason why there is no device."""
+    """Picklable; makes in the worker what jobs run on. What it raises is why there is no device."""
 
     def __call__(self, report: Report) -> Any: ...
 
@@ -82,7 +82,7 @@ def serve(fd: int) -> NoReturn:
     _leave_with_parent(channel.fileno(), os.getppid())
     try:
         _serve(channel)
-    except ChannelClosed:
+    except ChannelClosedError:
         os._exit(0)
     os._exit(0)
 
@@ -94,7 +94,7 @@ def _serve(channel: Channel) -> None:
     try:
         opener: Opener = channel.receive()
         bench = opener(report)
-    except ChannelClosed:
+    except ChannelClosedError:
         raise
     except Exception as error:
         channel.send(Unavailable(_said(error)))
@@ -105,7 +105,7 @@ def _serve(channel: Channel) -> None:
         answer = _run(job, bench)
         try:
             channel.send(answer)
-        except ChannelClosed:
+        except ChannelClosedError:
             raise
         except Exception as error:
             channel.send(Broke(f"the result cannot be pickled: {_said(error)}"))
@@ -116,11 +116,11 @@ def _serve(channel: Channel) -> None:
 def _run(job: Job[Any], bench: Any) -> Done | Faulted | Broke:
     try:
         return Done(job.run(bench))
-    except StickyFault as fault:
+    except StickyFaultError as fault:
         return Faulted(fault.kind, str(fault), leaving=True)
-    except CandidateFault as fault:
+    except CandidateFaultError as fault:
         return Faulted(fault.kind, str(fault), leaving=False)
-    except ChannelClosed:
+    except ChannelClosedError:
         raise
     except Exception as error:
         return Broke(_said(error))

@@ -1,8 +1,8 @@
 """Times work on the device with events: cold and warm L2, many calls between two events, as often as needed.
 
-A *group* is some calls of the work between two events, in one CUDA graph, so that launch overhead and the events'
-resolution (half a microsecond) are spread. Cold: each call of a group has buffers of its own, and all of L2 is
-overwritten before the group. Warm: every call has the same buffers, used just before.
+A *group* is some calls of the work between two events, in one CUDA graph, so that launch overhead and the
+events' resolution (half a microsecond) are spread. Cold: each call of a group has buffers of its own, and all
+of L2 is overwritten before the group. Warm: every call has the same buffers, used just before.
 """
 
 import math
@@ -13,7 +13,7 @@ from statistics import median
 
 from tuner.devices.clocks import Clocks, ClockSample, ClockSummary
 from tuner.devices.driver import Driver
-from tuner.devices.errors import CandidateFault, StickyFault
+from tuner.devices.errors import CandidateFaultError, StickyFaultError
 from tuner.devices.timing import Decision, StoppingRule, precision_of
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TimingPolicy:
-    """How a time is obtained. Times of different policies are not compared; the name is part of a study's key.
+    """How a time is obtained. The name is part of a study's key: times of two policies are not compared.
 
     Attributes:
         name: Of the policy; a change of any figure below that changes times wants another.
@@ -55,9 +55,10 @@ class Work:
 
     Attributes:
         bytes_per_set: Memory of one set of buffers.
-        call_on: Gives a call that queues the work on buffers of its own, for set 0, 1, ...; made when first asked
-            for, so no more sets exist than are used.
-        as_graph: Whether it may be captured in a graph. Work that may not is queued call by call, and says so.
+        call_on: Gives a call that queues the work on buffers of its own, for set 0, 1, ...; made when first
+            asked for, so no more sets exist than are used.
+        as_graph: Whether to try to capture it in a graph; where that fails, and without, it is queued call by
+            call, and the timing says so.
     """
 
     bytes_per_set: int
@@ -215,7 +216,7 @@ class Stopwatch:
     def _repeats(
         self, group: "_Group", count: int, before: Callable[[], None], samples: list[ClockSample]
     ) -> list[float]:
-        """Times of `count` groups, microseconds a call; `before` is queued ahead of each, outside of the events."""
+        """Microseconds a call of `count` groups; `before` is queued ahead of each, outside the events."""
         driver = self._driver
         pairs = self._event_pairs(count)
         for start, end in pairs:
@@ -239,7 +240,7 @@ class Stopwatch:
         return tuple(times)
 
     def _energy(self, group: "_Group", call_us: float) -> float | None:
-        """Joules a call: between two steps of the counter, at least `energy_s` apart, with work back to back."""
+        """Joules a call, work back to back: between two steps of the counter at least `energy_s` apart."""
         if not self._policy.energy_s or self._clocks.energy_mj() is None:
             return None
         at_once = max(1, min(64, math.ceil(1e4 / (call_us * group.calls))))  # 10 ms between two looks
@@ -284,14 +285,11 @@ class _Group:
         self._driver = driver
         self._calls = calls
         self._graph = self._captured() if as_graph else None
+        self.launch = "direct" if self._graph is None else "graph"
 
     @property
     def calls(self) -> int:
         return len(self._calls)
-
-    @property
-    def launch(self) -> str:
-        return "direct" if self._graph is None else "graph"
 
     def queue(self) -> None:
         if self._graph is None:
@@ -308,9 +306,9 @@ class _Group:
         """A graph of the calls; None where something in them cannot be captured."""
         try:
             return self._driver.capture(self._queue_each)
-        except StickyFault:
+        except StickyFaultError:
             raise
-        except CandidateFault:
+        except CandidateFaultError:
             return None
 
     def _queue_each(self) -> None:

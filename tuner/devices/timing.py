@@ -1,7 +1,7 @@
-"""The statistics of a measurement: when to stop, when to give up, and when one candidate is faster than another.
+"""The statistics of a measurement: when to stop, when to give up, when a candidate is faster than another.
 
 Nothing here assumes a distribution: intervals and tests are those of order statistics and signs (Gibbons and
-Chakraborti, Nonparametric Statistical Inference, sections 5.3 and 5.4). They assume repeats that are independent, which
+Chakraborti, Nonparametric Statistical Inference, chapter 5). They assume repeats that are independent, which
 neighbouring launches are only nearly; what that costs is measured in tests/devices/test_timing.py.
 """
 
@@ -25,7 +25,7 @@ class Interval:
 
 @lru_cache(maxsize=4096)
 def rank_below(repeats: int, error: float) -> int:
-    """The highest rank r (from 1) whose order statistic exceeds the median with a probability of at most `error`.
+    """The highest rank r (from 1) whose order statistic exceeds the median with probability `error` at most.
 
     0 where even the smallest value does so more often: ``P(X_(r) > median) = P(Binomial(repeats, 1/2) < r)``.
     """
@@ -67,16 +67,16 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """When to stop repeating. The times are looked at after 10, 20, 40, ... repeats, never in between.
+    """When to stop repeating. Times are looked at after 10, 20, 40, ... repeats, never in between.
 
     Attributes:
         precision: Stop when the median's confidence interval reaches no further than this part of the median.
-        confidence: Of that interval. At a fixed number of repeats; looking several times costs a little of it.
+        confidence: Of that interval, for one look; several cost a little of it.
         most_repeats: Give up on precision there.
         slower_error: Probability, over all looks together, of stopping a candidate early whose median is not
             above ``best * (1 + slower_margin)``: each look may err by an equal share (Bonferroni).
-        slower_margin: What a candidate has to be slower by before it is stopped: it allows for the clocks'
-            drifting between the best one's measurement and this one.
+        slower_margin: What a candidate has to be slower by before it is stopped: it allows for clocks that
+            drift between the best one's measurement and this one.
     """
 
     precision: float = 0.005
@@ -149,7 +149,9 @@ class Comparison:
         return self.leader if len(self.tied) == 1 else None
 
 
-def compare(rounds: Sequence[Sequence[float]], *, error: float = 0.01, resolution: float = 0.005) -> Comparison:
+def compare(
+    rounds: Sequence[Sequence[float]], *, error: float = 0.01, resolution: float = 0.005
+) -> Comparison:
     """Judge finalists by paired times: a sign test of each against the leader.
 
     The leader is chosen from the same rounds, so the error is shared among all ordered pairs (Bonferroni).
@@ -185,4 +187,5 @@ def rounds_needed(finalists: int, error: float = 0.01) -> int:
 def _sign_test(excesses: Sequence[float], resolution: float) -> float:
     """``P(at least so many above)`` if the median is not above `resolution`."""
     above = sum(excess > resolution for excess in excesses)
-    return sum(math.comb(len(excesses), k) for k in range(above, len(excesses) + 1)) / 2 ** len(excesses)
+    ways = sum(math.comb(len(excesses), k) for k in range(above, len(excesses) + 1))
+    return float(ways / (1 << len(excesses)))

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
-from tuner.devices.channel import Channel, ChannelClosed, ChannelGarbage, ChannelTimeout
+from tuner.devices.channel import Channel, ChannelClosedError, ChannelGarbageError, ChannelTimeoutError
 from tuner.devices.device import DeviceError
-from tuner.devices.errors import CandidateCrash, CandidateFault, CandidateTimeout
+from tuner.devices.errors import CandidateCrashError, CandidateFaultError, CandidateTimeoutError
 from tuner.devices.serving import Broke, Done, Faulted, Job, Opener, Phase, Ready, Unavailable
 
 R = TypeVar("R")
@@ -47,7 +47,7 @@ class WorkerLimits:
     failures: int = 25
 
 
-class WorkerLost(DeviceError):
+class WorkerLostError(DeviceError):
     """No worker can be had any more. The message says what the last ones did."""
 
 
@@ -75,25 +75,27 @@ class Worker:
         """The job's result.
 
         Raises:
-            CandidateFault: The device stopped or refused it.
-            CandidateTimeout: It did not report in time; the worker was killed.
-            CandidateCrash: The worker died or answered nonsense, or the job raised.
-            WorkerLost: There is no worker, or too many jobs failed one after another.
+            CandidateFaultError: The device stopped or refused it.
+            CandidateTimeoutError: It did not report in time; the worker was killed.
+            CandidateCrashError: The worker died or answered nonsense, or the job raised.
+            WorkerLostError: There is no worker, or too many jobs failed one after another.
         """
         try:
             result: R = self._run(job)
-        except (CandidateTimeout, CandidateCrash) as error:
+        except (CandidateTimeoutError, CandidateCrashError) as error:
             self._failures += 1
             if self._failures >= self._limits.failures:
                 self.close()
-                raise WorkerLost(
+                raise WorkerLostError(
                     f"{self._failures} jobs in a row failed, which is more than candidates do by themselves; "
                     f"see `tune doctor` and `nvidia-smi`. The last: {error}"
                 ) from error
             raise
-        except CandidateFault:
+        except CandidateFaultError:
             raise
-        except BaseException:  # Ctrl-C between question and answer: the worker's next answer would be the wrong one
+        except (
+            BaseException
+        ):  # Ctrl-C between question and answer: the worker's next answer would be the wrong one
             self.close()
             raise
         self._failures = 0
@@ -117,14 +119,14 @@ class Worker:
         while True:
             try:
                 answer = process.channel.receive(limit_s)
-            except ChannelTimeout:
+            except ChannelTimeoutError:
                 self.close()
-                raise CandidateTimeout(f"no answer within {limit_s:g} s while {phase}; killed") from None
-            except ChannelClosed:
-                raise CandidateCrash(f"the worker {self._bury(process)} while {phase}") from None
-            except ChannelGarbage as garbage:
+                raise CandidateTimeoutError(f"no answer within {limit_s:g} s while {phase}; killed") from None
+            except ChannelClosedError:
+                raise CandidateCrashError(f"the worker {self._bury(process)} while {phase}") from None
+            except ChannelGarbageError as garbage:
                 self.close()
-                raise CandidateCrash(f"the worker sent garbage while {phase}: {garbage}") from garbage
+                raise CandidateCrashError(f"the worker sent garbage while {phase}: {garbage}") from garbage
             match answer:
                 case Phase(name, seconds):
                     phase, limit_s = name, seconds
@@ -133,12 +135,12 @@ class Worker:
                 case Faulted(kind, message, leaving):
                     if leaving:
                         self.close()
-                    raise CandidateFault(kind, f"{message} (while {phase})")
+                    raise CandidateFaultError(kind, f"{message} (while {phase})")
                 case Broke(message):
-                    raise CandidateCrash(f"{message} (while {phase})")
+                    raise CandidateCrashError(f"{message} (while {phase})")
                 case _:
                     self.close()
-                    raise CandidateCrash(f"the worker sent garbage while {phase}: {answer!r:.100}")
+                    raise CandidateCrashError(f"the worker sent garbage while {phase}: {answer!r:.100}")
 
     def _take(self, job: Job[Any]) -> "_Process":
         """A worker that has been sent the job. One found dead had none, so the job goes to its successor."""
@@ -147,14 +149,16 @@ class Worker:
             process = self._process or self._start()
             try:
                 process.channel.send(job, self._limits.take_s)
-            except ChannelTimeout:
+            except ChannelTimeoutError:
                 self.close()
                 deaths = f"did not take a job within {self._limits.take_s:g} s"
-            except ChannelClosed:
+            except ChannelClosedError:
                 deaths = self._bury(process)
             else:
                 return process
-        raise WorkerLost(f"{self._limits.starts} workers in a row were lost between jobs; the last {deaths}")
+        raise WorkerLostError(
+            f"{self._limits.starts} workers in a row were lost between jobs; the last {deaths}"
+        )
 
     def _start(self) -> "_Process":
         for _ in range(self._limits.starts):
@@ -166,11 +170,11 @@ class Worker:
                 answer = process.channel.receive(self._limits.start_s)
                 while isinstance(answer, Phase):
                     answer = process.channel.receive(answer.limit_s)
-            except ChannelTimeout:
+            except ChannelTimeoutError:
                 reason = f"did not start within {self._limits.start_s:g} s"
-            except ChannelClosed:
+            except ChannelClosedError:
                 reason = self._bury(process)
-            except ChannelGarbage as garbage:
+            except ChannelGarbageError as garbage:
                 reason = f"sent garbage: {garbage}"
             except BaseException:  # Ctrl-C while it starts, or an opener that does not pickle
                 self.close()
@@ -185,7 +189,7 @@ class Worker:
                     case _:
                         reason = f"sent garbage: {answer!r:.100}"
             self.close()
-        raise WorkerLost(f"{self._limits.starts} workers in a row did not start; the last {reason}")
+        raise WorkerLostError(f"{self._limits.starts} workers in a row did not start; the last {reason}")
 
     def _bury(self, process: "_Process") -> str:
         """How the process ended, in words, with the last lines it wrote."""
@@ -238,7 +242,7 @@ class _Process:
         """End it and everything it started.
 
         Raises:
-            WorkerLost: It does not die.
+            WorkerLostError: It does not die.
         """
         self.channel.close()
         self._kill_group()
@@ -254,7 +258,7 @@ class _Process:
         try:
             return self._process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:
-            raise WorkerLost(
+            raise WorkerLostError(
                 f"worker {self._process.pid} does not die within {within_s:g} s of being killed: "
                 "the GPU driver holds it; the GPU has to be reset or the machine restarted"
             ) from None

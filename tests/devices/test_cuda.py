@@ -1,0 +1,418 @@
+"""The CUDA device end to end on a stand-in GPU: real worker processes, real plans, real comparison."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Thread
+from typing import Any
+
+import pytest
+from cuda_standin import AskCalls, OpenStandIn, StandInGpu
+from device_samples import (
+    BEHIND,
+    ENDLESS,
+    GEMM,
+    ILLEGAL,
+    MISALIGNED,
+    ON_INPUT,
+    SMALL,
+    emitted,
+    main_step,
+    with_plan,
+    with_step,
+    written,
+)
+
+from emitters import KERNELS
+from results.plan import MemsetStep
+from results.trial import Outcome, Source
+from tuner.devices.cuda import CudaDevice, CudaDevices, arch_of, open_cuda
+from tuner.devices.device import DeviceError
+from tuner.devices.errors import CandidateTimeoutError
+from tuner.devices.stopwatch import TimingPolicy
+from tuner.devices.timing import StoppingRule
+
+QUICK = TimingPolicy(
+    rule=StoppingRule(most_repeats=20), group_us=60.0, warmup_ms=0.1, budget_s=5.0, warm_s=1.0, energy_s=0.01
+)
+Opened = Callable[..., CudaDevice]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens stand-in devices and closes them afterwards."""
+    devices: list[CudaDevice] = []
+
+    def open_device(
+        policy: TimingPolicy = QUICK, launch_s: float = 10.0, index: int = 0, **gpu: Any
+    ) -> CudaDevice:
+        devices.append(CudaDevice(OpenStandIn(StandInGpu(**gpu), index), policy, launch_s=launch_s))
+        return devices[-1]
+
+    yield open_device
+    for device in devices:
+        device.close()
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    """One device for all tests that need nothing special."""
+    device = CudaDevice(OpenStandIn(), QUICK)
+    yield device
+    device.close()
+
+
+# Verification
+
+
+@pytest.mark.parametrize("kernel", list(KERNELS))
+def test_every_kernel_is_right_on_its_edge_problems(device: CudaDevice, kernel: str) -> None:
+    entry = KERNELS[kernel]
+    candidate = emitted(entry)
+    for problem in entry.edge_problems(entry.baseline):
+        verdict = device.verify(candidate, problem, seed=3)
+        assert verdict.is_right, f"{problem}: {verdict}"
+        assert verdict.where == "device"
+        assert verdict.problems == (str(problem),)
+
+
+def test_a_wrong_sum_is_counted_and_shown(device: CudaDevice) -> None:
+    candidate = emitted()
+    arguments = tuple("k - 16" if name == "k" else name for name in main_step(candidate).arguments)
+    verdict = device.verify(with_step(candidate, arguments=arguments), SMALL, seed=1)
+    assert not verdict.is_right
+    assert verdict.fault is None
+    assert verdict.mismatches > 33 * 48 // 2
+    assert verdict.first_bad.startswith("C[0, ")
+    assert verdict.first_bad.count("must be") == 3
+
+
+def test_elements_that_are_not_written_are_mismatches(device: CudaDevice) -> None:
+    verdict = device.verify(written(), SMALL, seed=1)
+    assert verdict.mismatches == 33 * 48
+    assert "-842150451" in verdict.first_bad  # the poison
+
+
+def test_another_seed_is_other_data(device: CudaDevice) -> None:
+    assert device.verify(written("st.global.u32 [%c], %x;"), SMALL, seed=1).first_bad != (
+        device.verify(written("st.global.u32 [%c], %x;"), SMALL, seed=2).first_bad
+    )
+
+
+def test_a_write_behind_an_output_is_found_in_its_guard_zone(device: CudaDevice) -> None:
+    verdict = device.verify(written(BEHIND), SMALL, seed=1)
+    assert verdict.fault == "out_of_bounds"
+    assert verdict.fault_message == "4 bytes written after C, the first at byte 6336 of its 6336"
+
+
+def test_a_write_to_an_input_is_found(device: CudaDevice) -> None:
+    verdict = device.verify(written(ON_INPUT), SMALL, seed=1)
+    assert verdict.fault == "out_of_bounds"
+    assert verdict.fault_message == "1 bytes of the input A changed, the first at byte 5"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [(ILLEGAL, "out_of_bounds", "ILLEGAL_ADDRESS"), (MISALIGNED, "misaligned", "MISALIGNED_ADDRESS")],
+)
+def test_a_lost_context_is_a_verdict_and_the_next_candidate_is_unharmed(
+    device: CudaDevice, body: str, kind: str, text: str
+) -> None:
+    device.verify(emitted(), SMALL, seed=1)
+    first = device.worker.pid
+    verdict = device.verify(written(body), SMALL, seed=1)
+    assert (verdict.fault, verdict.is_right) == (kind, False)
+    assert text in verdict.fault_message
+    assert "while running the candidate" in verdict.fault_message
+    assert device.verify(emitted(), SMALL, seed=1).is_right
+    assert device.worker.pid != first
+
+
+def test_a_hang_is_killed_and_the_next_candidate_is_unharmed(opened: Opened) -> None:
+    device = opened(launch_s=0.5)
+    with pytest.raises(CandidateTimeoutError, match=r"within 0\.5 s while running the candidate") as caught:
+        device.verify(written(ENDLESS), SMALL, seed=1)
+    assert caught.value.outcome is Outcome.TIMEOUT
+    assert device.verify(emitted(), SMALL, seed=1).is_right
+
+
+def test_code_that_does_not_load_is_refused_and_costs_no_worker(device: CudaDevice) -> None:
+    candidate = emitted()
+    assert device.verify(candidate, SMALL, seed=1).is_right
+    spawned = device.worker.spawned
+    broken = replace(candidate, binary=replace(candidate.binary, cubin=b"no ELF"))
+    verdict = device.verify(broken, SMALL, seed=1)
+    assert verdict.fault == "launch_refused"
+    assert "INVALID_IMAGE" in verdict.fault_message
+    assert device.verify(candidate, SMALL, seed=1).is_right
+    assert device.worker.spawned == spawned
+
+
+def test_a_problem_larger_than_the_memory_says_so(opened: Opened) -> None:
+    device = opened(memory_bytes=9 << 20)
+    assert device.verify(emitted(), SMALL, seed=1).is_right
+    verdict = device.verify(emitted(), GEMM.spec.problem(2048, 512, 32), seed=1)
+    assert verdict.fault == "out_of_memory"
+    assert "2048x512x32 needs 4263936 bytes in 3 buffers" in verdict.fault_message
+    assert device.verify(emitted(), SMALL, seed=1).is_right
+
+
+# Shared memory
+
+
+def set_attributes(device: CudaDevice, number: int) -> list[int]:
+    return [value for attribute, value in device.run(AskCalls("funcSetAttribute")) if attribute == number]
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "static", "opt_in"),
+    [
+        pytest.param(48 * 1024, 0, [], id="48 KB need none"),
+        pytest.param(48 * 1024 + 1, 0, [48 * 1024 + 1], id="one above needs it"),
+        pytest.param(48 * 1024 - 16, 16, [], id="48 KB with static"),
+        pytest.param(48 * 1024 - 15, 16, [48 * 1024 - 15], id="one above with static"),
+        pytest.param(227 * 1024, 0, [227 * 1024], id="the maximum"),
+        pytest.param(227 * 1024 - 16, 16, [227 * 1024 - 16], id="the maximum with static"),
+    ],
+)
+def test_shared_memory_opt_in(opened: Opened, dynamic: int, static: int, opt_in: list[int]) -> None:
+    device = opened()
+    shared = ".shared .align 4 .b8 kept[16];" if static else ""
+    use = "st.shared.u32 [kept], %x;" if static else ""
+    verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
+    assert verdict.fault is None  # launched: it is merely wrong
+    assert set_attributes(device, 8) == opt_in
+    launched = [arguments[3] for arguments in device.run(AskCalls("launchKernel"))]
+    assert launched == [dynamic]
+
+
+@pytest.mark.parametrize(("dynamic", "static"), [(227 * 1024 + 1, 0), (227 * 1024 - 15, 16)])
+def test_more_shared_memory_than_there_is_is_refused(opened: Opened, dynamic: int, static: int) -> None:
+    device = opened()
+    shared = ".shared .align 4 .b8 kept[16];" if static else ""
+    use = "st.shared.u32 [kept], %x;" if static else ""
+    verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
+    assert verdict.fault == "launch_refused"
+    assert f"must be at most 232448 bytes on NVIDIA Stand-in 9000, written needs {dynamic + static}" in (
+        verdict.fault_message
+    )
+    assert device.run(AskCalls("launchKernel")) == []
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "threads", "percent"),
+    [
+        pytest.param(0, 32, [], id="none: left alone"),
+        pytest.param(227 * 1024, 32, [100], id="one block, all of it"),
+        pytest.param(15 * 1024, 512, [15], id="two blocks by registers: 2 * 16 of 228 KB"),
+        pytest.param(75 * 1024, 32, [100], id="three blocks: 3 * 76 of 228 KB"),
+    ],
+)
+def test_carve_out_covers_the_resident_blocks(
+    opened: Opened, dynamic: int, threads: int, percent: list[int]
+) -> None:
+    device = opened()
+    device.verify(written(shared_bytes=dynamic, threads=threads), SMALL, seed=1)
+    assert set_attributes(device, 9) == percent
+
+
+def test_a_block_that_fits_nowhere_is_refused(device: CudaDevice) -> None:
+    verdict = device.verify(written(threads=1025), SMALL, seed=1)
+    assert verdict.fault == "launch_refused"
+    assert "no block of written fits on an SM: 1025 threads of 64 registers" in verdict.fault_message
+
+
+# Time
+
+
+def test_a_measurement_says_how_it_was_obtained(opened: Opened) -> None:
+    measured = opened(noise=0.003).measure(emitted(), SMALL, None)
+    assert measured.source is Source.CUDA_EVENTS
+    assert measured.policy == "cold-l2"
+    assert len(measured.times_us) in (10, 20)
+    assert (measured.clock_mhz, measured.memory_clock_mhz, measured.temperature_c) == (1755, 3201, 54)
+    assert measured.driver == "580.95.05"
+    assert measured.details["gpu"] == "NVIDIA Stand-in 9000"
+    assert measured.details["launch"] == "graph"
+    assert measured.details["ended"] == "precise"
+    assert "throttling" not in measured.details
+
+
+def test_cold_calls_find_nothing_in_l2_and_warm_ones_all(opened: Opened) -> None:
+    """20 us a launch and 100 us for every MiB that comes from memory: A, codes and C."""
+    measured = opened().measure(emitted(), SMALL, None)
+    nbytes = 33 * 96 + 96 * 48 // 4 + 33 * 48 * 4
+    assert measured.time_us == pytest.approx(20 + 100 * nbytes / 2**20, rel=1e-3)
+    assert measured.other_us["warm"] == pytest.approx(20, rel=1e-6)
+
+
+def test_l2_is_overwritten_before_every_cold_repeat(opened: Opened) -> None:
+    device = opened(l2_bytes=3 << 20)
+    measured = device.measure(emitted(), SMALL, None)
+    flushes = [nbytes for _, nbytes in device.run(AskCalls("memsetAsync"))]
+    assert flushes.count(4 * (3 << 20)) == len(measured.times_us)
+
+
+def test_every_step_of_the_plan_is_timed(opened: Opened) -> None:
+    """The stand-in takes 1 us and 1 us a MB for a memset."""
+    device, candidate = opened(miss_us_per_mib=0.0), emitted()
+    alone = device.measure(candidate, SMALL, None)
+    zeroing = with_plan(candidate, MemsetStep("C", 0, "4 * m * n"), main_step(candidate))
+    zeroed = device.measure(zeroing, SMALL, None)
+    assert zeroed.time_us - alone.time_us == pytest.approx(1 + 4 * 33 * 48 / 1e6)
+
+
+def test_short_work_is_grouped_and_long_work_is_not(opened: Opened) -> None:
+    short = opened(launch_us=3.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
+    long = opened(launch_us=1000.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
+    assert short.details["calls_per_group"] == 20
+    assert long.details["calls_per_group"] == 1
+    assert [short.time_us, long.time_us] == pytest.approx([3.0, 1000.0])
+
+
+def test_buffers_of_a_group_stay_within_their_memory(opened: Opened) -> None:
+    one_set = 33 * 96 + 96 * 48 // 4 + 33 * 48 * 4
+    policy = replace(QUICK, most_set_bytes=4 * one_set + 1)
+    measured = opened(policy, launch_us=3.0).measure(emitted(), SMALL, None)
+    assert measured.details["calls_per_group"] == 4
+
+
+def test_without_graphs_calls_are_queued_one_by_one(opened: Opened) -> None:
+    measured = opened(has_graphs=False).measure(emitted(), SMALL, None)
+    assert measured.details["launch"] == "direct"
+    assert measured.other_us["warm"] == pytest.approx(20, rel=1e-6)
+
+
+def test_a_clearly_slower_candidate_is_stopped_early(opened: Opened) -> None:
+    device = opened(noise=0.01)
+    fast = device.measure(emitted(), SMALL, best_us=30.0)
+    slow = device.measure(emitted(), SMALL, best_us=10.0)
+    assert fast.details["ended"] != "slower"
+    assert slow.details["ended"] == "slower"
+    assert len(slow.times_us) == 10
+    assert not slow.other_us
+    assert slow.energy_j is None
+
+
+def test_a_budget_ends_the_repeats(opened: Opened) -> None:
+    policy = replace(QUICK, budget_s=0.0, rule=StoppingRule(most_repeats=640))
+    measured = opened(policy, noise=0.05).measure(emitted(), SMALL, None)
+    assert measured.details["ended"] == "exhausted"
+    assert len(measured.times_us) < 10
+    assert measured.details["precision"] == float("inf")
+
+
+def test_energy_is_power_times_time(opened: Opened) -> None:
+    """300 W and 20 us a warm launch are 6 mJ; the counter moves in steps."""
+    measured = opened().measure(emitted(), SMALL, None)
+    assert measured.energy_j == pytest.approx(6e-3, rel=0.1)
+
+
+def test_without_nvml_its_columns_are_empty(opened: Opened) -> None:
+    measured = opened(has_nvml=False).measure(emitted(), SMALL, None)
+    assert (measured.clock_mhz, measured.temperature_c, measured.energy_j) == (None, None, None)
+    assert measured.driver == "CUDA 13"
+
+
+def test_throttling_is_flagged_and_idling_is_not(opened: Opened) -> None:
+    assert opened(throttling=0b1000101).measure(emitted(), SMALL, None).details["throttling"] == (
+        "hw_thermal_slowdown,sw_power_cap"
+    )
+    assert "throttling" not in opened(throttling=0b1).measure(emitted(), SMALL, None).details
+
+
+def test_nothing_is_left_on_the_device(opened: Opened) -> None:
+    device = opened()
+    for _ in range(2):
+        device.verify(emitted(), SMALL, 1)
+        device.measure(emitted(), SMALL, None)
+    taken = len(device.run(AskCalls("malloc")))
+    assert taken == len([address for (address,) in device.run(AskCalls("free")) if address])
+    assert len(device.run(AskCalls("moduleLoadData"))) == len(device.run(AskCalls("moduleUnload")))
+    assert len(device.run(AskCalls("graphInstantiate"))) == len(device.run(AskCalls("graphExecDestroy")))
+
+
+# Finalists
+
+
+def test_the_faster_finalist_wins(opened: Opened) -> None:
+    """One of them zeroes C first, which costs it 1 us of 21: 5 %."""
+    device, candidate = opened(noise=0.005), emitted()
+    slower = with_plan(candidate, MemsetStep("C", 0, "4 * m * n"), main_step(candidate))
+    finalists = device.compare([slower, candidate], SMALL, seed=5)
+    assert finalists.comparison.winner == 1
+    assert finalists.chosen([slower, candidate]) == 1
+    assert len(finalists.rounds_us) == 40
+
+
+def test_equals_tie_and_the_simplest_is_taken(opened: Opened) -> None:
+    device, candidate = opened(noise=0.005), emitted()
+    larger = with_step(candidate, shared_bytes=main_step(candidate).shared_bytes + 16)
+    finalists = device.compare([larger, candidate, larger], SMALL, seed=6)
+    assert finalists.comparison.winner is None
+    assert finalists.comparison.tied == (0, 1, 2)
+    assert finalists.chosen([larger, candidate, larger]) == 1
+
+
+def test_too_few_rounds_to_tell_them_apart_are_refused(opened: Opened) -> None:
+    with pytest.raises(ValueError, match="rounds must be at least 8 to tell 2 apart, got 7"):
+        opened().compare([emitted(), emitted()], SMALL, seed=0, rounds=7)
+
+
+# Devices
+
+
+def test_a_device_is_named_by_its_model(opened: Opened) -> None:
+    device = opened()
+    assert device.name == "cuda:NVIDIA Stand-in 9000"
+    assert device.target.arch.name == "sm_90"
+    assert (device.policy, device.source, device.parallel) == ("cold-l2", Source.CUDA_EVENTS, False)
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [((8, 0), "sm_80"), ((8, 7), "sm_86"), ((8, 9), "sm_89"), ((9, 0), "sm_90"), ((12, 1), "sm_120")],
+)
+def test_arch_is_the_newest_that_the_gpu_runs(capability: tuple[int, int], arch: str) -> None:
+    assert arch_of(*capability, "a GPU").name == arch
+
+
+def test_a_gpu_that_no_arch_fits_is_refused(opened: Opened) -> None:
+    with pytest.raises(DeviceError, match="NVIDIA Stand-in 9000 is sm_75, which no known architecture fits"):
+        opened(capability=(7, 5))
+
+
+@pytest.mark.parametrize(("index", "count"), [(1, 1), (3, 2)])
+def test_a_gpu_that_is_not_there_is_refused(opened: Opened, index: int, count: int) -> None:
+    with pytest.raises(DeviceError, match=f"cuda:{index} must be one of the {count} GPUs"):
+        opened(index=index, count=count)
+
+
+def test_a_malformed_index_is_refused() -> None:
+    with pytest.raises(DeviceError, match="a GPU is cuda, cuda:N or cuda:all, got cuda:first"):
+        open_cuda("first")
+
+
+def test_two_gpus_work_at_the_same_time(opened: Opened) -> None:
+    both = CudaDevices([opened(count=2), opened(count=2, index=1)])
+    assert (both.lanes, both.name) == (2, "cuda:NVIDIA Stand-in 9000")
+    candidate, verdicts = emitted(), []
+
+    def work() -> None:
+        for seed in range(4):
+            verdicts.append(both.verify(candidate, SMALL, seed))
+            both.measure(candidate, SMALL, None)
+
+    threads = [Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(verdicts) == 8
+    assert all(verdict.is_right for verdict in verdicts)
+    assert all(device.run(AskCalls("launchKernel")) for device in both.devices)
+    both.close()
+
+
+def test_gpus_of_two_models_are_no_one_device(opened: Opened) -> None:
+    with pytest.raises(DeviceError, match="cuda:all needs GPUs of one model, found cuda:A, cuda:B"):
+        CudaDevices([opened(name="A"), opened(name="B")])
