@@ -1,11 +1,13 @@
-"""The kernels `ternary_gemm_s8` (`gemm`) and `gemm_s8`: what they compute, their data, and how they are judged."""
+"""The kernels `ternary_gemm_s8` (`gemm`) and `gemm_s8`: what they compute, their data, and how they are
+judged."""
 
 from functools import partial
 
 import numpy as np
 
 from emitters.gemm_emit import emit_gemm
-from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry, valid_formula
+from emitters.gemm_rules import valid_formula
+from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
 from emitters.kernel import (
     BufferSpec,
     Demand,
@@ -141,9 +143,9 @@ def _prepare(schedule: GemmSchedule, problem: Problem, inputs: Inputs) -> Inputs
 
 
 def _edge_problems(spec: KernelSpec, schedule: DenseSchedule) -> tuple[Problem, ...]:
-    """Problems that reach every guard: m = 1, one row more than a tile, seven less than two; a partial tile of n, and
-    several; a tail of k of 16, fewer tiles than stages, and a ring that goes round twice; splits that all have
-    work, and splits of which most have none."""
+    """Problems that reach every guard: m = 1, one row more than a tile, seven less than two; a partial tile
+    of n, and several; a tail of k of 16, fewer tiles than stages, and a ring that goes round twice; splits
+    that all have work, and splits of which most have none."""
     s = schedule
     around = (s.stages + 2) * s.tile_k
     shapes = [

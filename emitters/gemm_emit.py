@@ -3,9 +3,12 @@
 from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import Lane
 from emitters.fragments.stores import add_words, exchange_with_neighbour, store_words
+from emitters.gemm_codes import Packed, Records
+from emitters.gemm_decoded import Decoded
 from emitters.gemm_main_loop import Accumulators, MainLoop
-from emitters.gemm_operands import Block, Decoded, Operand, Packed, Records, Rows
-from emitters.gemm_schedule import DenseSchedule, Geometry, check, is_ternary, valid_formula
+from emitters.gemm_operands import Block, Operand, Rows
+from emitters.gemm_rules import check, valid_formula
+from emitters.gemm_schedule import DenseSchedule, Geometry, is_ternary
 from emitters.kernel import EmittedKernel, KernelSpec, schedule_values
 from emitters.ptx import R32, R64, Entry, Module, Parameter, Pred
 from emitters.target import Target
@@ -16,7 +19,7 @@ def emit_gemm(spec: KernelSpec, schedule: DenseSchedule, target: Target) -> Emit
     """Text and plan.
 
     Raises:
-        EmitError: The schedule breaks a rule of `emitters.gemm_schedule.RULES`.
+        EmitError: The schedule breaks a rule of `emitters.gemm_rules`.
     """
     check(schedule, target)
     geometry = Geometry(schedule)
@@ -150,7 +153,7 @@ def _share_of_k(ptx: Entry, schedule: DenseSchedule, k: R32) -> tuple[R32, R32, 
 
 
 def _epilogue(block: Block, accumulators: Accumulators, target: R64) -> None:
-    """Scale, and store or add what lies inside C. N is a multiple of 16, so that vectors lie in or out whole."""
+    """Scale, and store or add what lies inside C. N % 16 == 0, so that vectors lie in or out whole."""
     ptx, geometry = block.ptx, block.geometry
     exchange = geometry.b_kind == "packed" and geometry.schedule.split_k == 1
     column = ptx.r("mad.lo.u32", block.warp_n, geometry.warp_n, block.n0)
@@ -197,8 +200,8 @@ Vectors = list[tuple[int, list[R32]]]
 
 
 def _exchanged(ptx: Entry, odd: Pred, vectors: Vectors, lane_columns: int) -> Vectors:
-    """Pairs of a lane's vectors, exchanged so that two lanes fill a sector; the second of each pair is the odd
-    lane's, `lane_columns` further on."""
+    """Pairs of a lane's vectors, exchanged so that two lanes fill a sector; the second of each pair is the
+    odd lane's, `lane_columns` further on."""
     result: Vectors = []
     for (first, even_words), (_, odd_words) in zip(vectors[::2], vectors[1::2], strict=True):
         of_even, of_odd = exchange_with_neighbour(ptx, odd, even_words, odd_words)
@@ -214,8 +217,8 @@ def _columns_a_lane(geometry: Geometry) -> int:
 
 
 def _columns_of_lane(geometry: Geometry) -> list[tuple[int, list[tuple[int, int]]]]:
-    """The runs of neighbouring columns that a lane holds of a row: distance from its first column, and for each
-    column the fragment and which of its two elements it is."""
+    """The runs of neighbouring columns that a lane holds of a row: distance from its first column, and for
+    each column the fragment and which of its two elements it is."""
     count = geometry.fragments_n
     if geometry.b_kind == "packed":
         held = [(fragment, element) for element in (0, 1) for fragment in range(count)]

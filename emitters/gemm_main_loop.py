@@ -1,10 +1,11 @@
 """The main loop of the forward GEMM family, for any operands.
 
-Several stages: a ring of slots in shared memory, all of them on their way from the start. In each k-step there is one
-barrier, within the mma's of the last slice: by then every warp has the present tile's fragments in registers, so
-the barrier publishes the next tile and frees the present slot at once. The next tile's first fragments load and
-its copies start behind it, between the remaining mma's. Fragments are double-buffered in registers; where a tile has
-only one slice there is nothing to alternate with, and each register is reloaded as soon as its last mma has read it.
+Several stages: a ring of slots in shared memory, all of them on their way from the start. In each k-step
+there is one barrier, within the mma's of the last slice: by then every warp has the present tile's fragments
+in registers, so the barrier publishes the next tile and frees the present slot at once. The next tile's first
+fragments load and its copies start behind it, between the remaining mma's. Fragments are double-buffered in
+registers; where a tile has only one slice there is nothing to alternate with, and each register is reloaded
+as soon as its last mma has read it.
 
 One stage: copy, barrier, mma's, barrier.
 """
@@ -15,7 +16,8 @@ from functools import partial
 from emitters.fragments.copies import Ring, commit, wait_for_all_but
 from emitters.fragments.matrix import A_REGISTERS, B_REGISTERS, C_REGISTERS, mma_s8
 from emitters.fragments.weave import Fill, weave
-from emitters.gemm_operands import Block, Decoded, Operand
+from emitters.gemm_decoded import Decoded
+from emitters.gemm_operands import Block, Operand
 from emitters.ptx import R32
 
 Accumulators = list[list[list[R32]]]
@@ -59,7 +61,7 @@ class MainLoop:
     # --- pieces ---
 
     def _mmas(self, slice_k: int) -> list[Callable[[], None]]:
-        """The products of one slice, row by row; odd rows go backwards, so that neighbours share a fragment."""
+        """The products of one slice, row by row."""
         buffer = slice_k % len(self._a_fragments)
         a, b = self._a_fragments[buffer], self._b_fragments[buffer]
         return [
@@ -199,7 +201,8 @@ class MainLoop:
         weave(self._mmas(last), decoding + self._turn(barrier_after))
 
     def _turn(self, after: int) -> list[Fill]:
-        """What the last slice's mma's hide: barrier, the next tile's first fragments, and copies to the freed slot.
+        """What the last slice's mma's hide: barrier, the next tile's first fragments, and copies to the freed
+        slot.
 
         Args:
             after: Number of mma's of the slice that come before the barrier.

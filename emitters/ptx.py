@@ -1,7 +1,8 @@
 """A builder of PTX text: typed virtual registers, labels, shared memory, phases.
 
 It knows syntax only. An instruction is written as in the PTX ISA (`ptx.op("bar.sync", 0)`); one that makes a
-value names the class of its result (`lane = ptx.r("and.b32", tid, 31)`). The text depends on nothing but the calls.
+value names the class of its result (`lane = ptx.r("and.b32", tid, 31)`). The text depends on nothing but the
+calls.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,8 +71,8 @@ R = TypeVar("R", bound=str)
 class Entry:
     """The body of one `.entry` while it is being written.
 
-    Made by `Module.entry`. The short methods `r rd p f fd h` emit an instruction and return its new destination
-    register; `new_*` allocate a register without writing to it.
+    Made by `Module.entry`. The short methods `r rd p f fd h` emit an instruction and return its new
+    destination register; `new_*` allocate a register without writing to it.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Entry:
         self._lines.append(f"{label}:")
 
     def branch(self, label: Label, guard: Pred | None = None) -> None:
-        """A jump. Without a guard, or where the guard is the same in the whole block, say `bra.uni` by `op`."""
+        """A jump. Where all threads of the block agree, `op("bra.uni", ...)` says more."""
         self.op("bra", label, guard=guard)
 
     def text(self) -> str:

@@ -1,18 +1,20 @@
 """Ternary weights as 2-bit codes: packing, values, and the prepacked order in which lanes load them.
 
-A code c stands for (c & 1) - ((c >> 1) & 1). Code number i of an array is at bits 2 * (i % 16) of little-endian
-u32 word i // 16.
+A code c stands for (c & 1) - ((c >> 1) & 1). Code number i of an array is at bits 2 * (i % 16) of
+little-endian u32 word i // 16.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emitters.fragments.matrix import MMA_K, MMA_N
+from emitters.fragments.pair_order import column_at
 
 CODES_PER_WORD = 16
 PREPACK_COLUMNS = (16, 32, 64)
 """Columns of one record of prepacked weights: one, two or four words a lane."""
 
+_SHIFTS = np.array([0, 2, 4, 6], dtype=np.uint8)
 _VALUES = np.array([0, 1, -1, 0], dtype=np.int8)
 _TO_TWOS_COMPLEMENT = np.array([0, 1, 3, 0], dtype=np.uint8)
 _FROM_TWOS_COMPLEMENT = np.array([0, 1, 0, 2], dtype=np.uint8)
@@ -23,28 +25,20 @@ def pack(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
     if codes.size % CODES_PER_WORD:
         raise ValueError(f"the number of codes must be a multiple of 16, got {codes.size}")
     four = np.ascontiguousarray(codes, dtype=np.uint8).reshape(-1, 4)
-    packed = four[:, 0] | four[:, 1] << 2 | four[:, 2] << 4 | four[:, 3] << 6
-    return np.ascontiguousarray(packed, dtype=np.uint8).view("<u4")
+    packed: NDArray[np.uint8] = np.bitwise_or.reduce(four << _SHIFTS, axis=1)
+    return packed.view(np.uint32)
 
 
 def unpack(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """The codes of u32 words, one a byte, flat."""
-    packed = np.ascontiguousarray(words, dtype="<u4").view(np.uint8)
-    return (packed[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3).reshape(-1)
+    packed = np.ascontiguousarray(words, dtype=np.uint32).view(np.uint8)
+    codes: NDArray[np.uint8] = np.bitwise_and(packed[:, None] >> _SHIFTS, np.uint8(3))
+    return codes.reshape(-1)
 
 
 def decode(words: NDArray[np.uint32]) -> NDArray[np.int8]:
     """The values -1, 0, +1 of u32 words of codes, flat."""
     return _VALUES[unpack(words)]
-
-
-def column_in_pair_order(position: int) -> int:
-    """Column, within sixteen, that fragments in pair order hold at a position.
-
-    Two neighbouring n8 fragments share sixteen columns so that each lane's accumulators are four neighbours: column
-    2 * t + e of the first holds 4 * t + e, of the second 4 * t + 2 + e. That makes a 16-byte store without a shuffle.
-    """
-    return 4 * (position >> 1 & 3) + 2 * (position >> 3) + (position & 1)
 
 
 def prepacked_words(k: int, n: int, columns: int) -> int:
@@ -55,10 +49,10 @@ def prepacked_words(k: int, n: int, columns: int) -> int:
 def prepack(words: NDArray[np.uint32], k: int, n: int, columns: int) -> NDArray[np.uint32]:
     """Reorder plain codes (index k * N + n) into fragment order, once, on the host.
 
-    A record covers `columns` columns and 32 of k; records go along k first, then along n. It holds, for each lane
-    (= 4 * group + member) in turn, columns / 16 words. Byte i of word w has at bits 2 * (2 * f + h), as two's
-    complement (-1 is 3; code 3 becomes 0), the weight of k = 16 * h + 4 * member + i and of the column that
-    `column_in_pair_order` gives for position 8 * f + group of the sixteen columns number w.
+    A record covers `columns` columns and 32 of k; records go along k first, then along n. It holds, for each
+    lane (= 4 * group + member) in turn, columns / 16 words. Byte i of word w has at bits 2 * (2 * f + h), as
+    two's complement (-1 is 3; code 3 becomes 0), the weight of k = 16 * h + 4 * member + i and of the column
+    that `emitters.fragments.pair_order.column_at` gives for position 8 * f + group of sixteen number w.
 
     Args:
         words: Plain codes, `k * n / 16` words.
@@ -72,7 +66,8 @@ def prepack(words: NDArray[np.uint32], k: int, n: int, columns: int) -> NDArray[
     ordered = padded[:, _pair_order(padded.shape[1])]
     # slice, half h, member, byte i | record, word w, fragment f, group
     axes = ordered.reshape(slices, 2, 4, 4, groups, columns // 16, 2, MMA_N)
-    # -> record, slice, group, member, word, byte i, fragment, half: the last two make the four codes of a byte
+    # -> record, slice, group, member, word, byte i, fragment, half: the last two make the four codes of a
+    # byte
     return pack(np.ascontiguousarray(axes.transpose(4, 0, 7, 2, 5, 3, 6, 1)))
 
 
@@ -87,6 +82,5 @@ def unprepack(words: NDArray[np.uint32], k: int, n: int, columns: int) -> NDArra
 
 
 def _pair_order(n: int) -> NDArray[np.intp]:
-    """Column at each position of `n` columns in pair order."""
-    sixteen = np.array([column_in_pair_order(position) for position in range(16)], dtype=np.intp)
-    return (np.arange(0, n, 16, dtype=np.intp)[:, None] + sixteen).reshape(-1)
+    """Column at each position of `n` columns."""
+    return np.array([column_at(position) for position in range(n)], dtype=np.intp)

@@ -1,14 +1,15 @@
 """The search spaces of the forward GEMM family.
 
-The emitter's rules say what cannot be emitted. To them come a few preferences: corners that a kernel engineer would
-not look into, each with its reason.
+The emitter's rules say what cannot be emitted. To them come a few preferences: corners that a kernel engineer
+would not look into, each with its reason.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
-from emitters.gemm_schedule import DenseSchedule, GemmSchedule, partial_geometry, rules
+from emitters.gemm_rules import partial_geometry, rules
+from emitters.gemm_schedule import DenseSchedule, GemmSchedule
 from emitters.target import WARP, Target
 from search_spaces.space import Constraint, Parameter, Space
 
@@ -88,20 +89,20 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
             "bank-conflicts",
             ("stride_pad", "swizzle"),
             lambda pad, swizzle, _: swizzle or pad > 0,
-            "s8 rows of 32, 64 or 128 bytes with neither pad nor swizzle put the eight rows of an ldmatrix phase "
-            "into a half, a quarter or an eighth of the banks",
+            "s8 rows of 32, 64 or 128 bytes with neither pad nor swizzle put the eight rows of an ldmatrix "
+            "phase into a half, a quarter or an eighth of the banks",
         ),
         Constraint(
             "block-area",
             ("tile_m", "tile_n"),
             lambda m, n, _: m * n >= 4096,
-            "a block tile of less than 4096 elements reads more than twice the bytes an mma of one of 128x128",
+            "a block tile of less than 4096 elements reads over twice the bytes an mma of one of 128x128",
         ),
         Constraint(
             "warp-area",
             ("tile_m", "tile_n", "warps_m", "warps_n"),
             lambda m, n, wm, wn, _: (m // wm) * (n // wn) >= 1024,
-            "a warp tile of less than 1024 elements has fewer than eight mma's a k-slice to hide its loads behind",
+            "a warp tile of less than 1024 elements has fewer than eight mma's a slice to hide loads behind",
         ),
         Constraint(
             "warp-shape",
@@ -119,8 +120,8 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
             "word-loads",
             ("tile_m", "tile_n", "warps_m", "warps_n", "fragment_load"),
             lambda m, n, wm, wn, load, _: load == "ldmatrix" or (m // wm) * (n // wn) <= 1024,
-            "ld.shared takes four loads for one ldmatrix: on warp tiles of more than 1024 elements they crowd "
-            "out mma's",
+            "ld.shared takes four loads for one ldmatrix: on warp tiles of more than 1024 elements they "
+            "crowd out mma's",
         ),
         Constraint(
             "depth",
@@ -132,7 +133,7 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
             "copies-a-thread",
             ("tile_m", "tile_n", "warps_m", "warps_n", "tile_k", "copy_bytes"),
             _code_copies_balanced if ternary else _dense_copies_few,
-            "a width of copies that leaves three threads in four without one, or gives a thread more than four"
+            "a width of copies that leaves over 3 in 4 threads without one, or gives a thread over four"
             if ternary
             else "narrow copies must not make more than sixteen a thread and k-step",
         ),
@@ -140,14 +141,15 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
             "occupancy",
             (*_RESIDENCY, *(("decode", "weight_layout") if ternary else ()), "min_blocks"),
             _one_or_most_blocks(ternary),
-            "min_blocks is 1, which leaves ptxas free, or the most that registers, threads and shared memory allow: "
-            "anything between takes registers away and gives no block for it",
+            "min_blocks is 1, which leaves ptxas free, or the most (up to 4) that registers, threads and "
+            "shared memory allow: anything between takes registers away and gives no block for it",
         ),
         Constraint(
             "split-or-raster",
             ("split_k", "raster"),
             lambda split, raster, _: split == 1 or raster == 1,
-            "a split fills SMs that a small grid leaves idle, a raster orders a grid of several waves: no grid is both",
+            "a split fills SMs that a small grid leaves idle, a raster orders a grid of several waves: no "
+            "grid is both",
         ),
     )
 

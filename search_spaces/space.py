@@ -1,7 +1,7 @@
 """A search space: parameters, named constraints with reasons, and the enumerated set of valid schedules.
 
-The valid set is built a parameter at a time; a constraint is asked as soon as its last parameter has a value, so
-impossible branches are never entered. What comes out is a matrix of level indices that samplers work on.
+The valid set is built a parameter at a time; a constraint is asked as soon as its last parameter has a value,
+so impossible branches are never entered. What comes out is a matrix of level indices that samplers work on.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,1 +1,2 @@
-"""Pieces of PTX that kernels share: shared-memory tiles, copies, matrix fragments, decoding, stores, interleaving."""
+"""Pieces of PTX that kernels share: shared-memory tiles, copies, matrix fragments, decoding, stores,
+interleaving."""

@@ -1,7 +1,8 @@
 """Copies of a tile from global to shared memory, a fixed number of bytes a thread at a time.
 
-Asynchronous (`cp.async`, PTX ISA "Data Movement and Conversion Instructions: cp.async") or synchronous through
-registers. What lies past the end of the reduction arrives as zeros in both, so that no main loop has a tail.
+Asynchronous (`cp.async`, PTX ISA "Data Movement and Conversion Instructions: cp.async") or synchronous
+through registers. What lies past the end of the reduction arrives as zeros in both, so that no main loop has
+a tail.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ _REGISTERS_IN_FLIGHT = 32
 class Reach:
     """How much of the reduction is left for a thread, counted down once a tile.
 
-    A unit of the reduction is an element of K. `left` is the end of the reduction minus the first unit of this
-    thread's chunks; a chunk whose own first unit lies `ahead` of that is inside while `ahead < left`.
+    A unit of the reduction is an element of K. `left` is the end of the reduction minus the first unit of
+    this thread's chunks; a chunk whose own first unit lies `ahead` of that is inside while `ahead < left`.
     """
 
     def __init__(self, ptx: Entry, left: R32, tile_k: int) -> None:
@@ -93,8 +94,8 @@ class Split:
 class TileCopy:
     """One thread's part in copying a tile: where its chunks come from and where they go.
 
-    Shared addresses are one register for every placement that the swizzle tells apart, with immediate offsets;
-    global addresses are 32-bit offsets from one pointer that moves along the reduction.
+    Shared addresses are one register for every placement that the swizzle tells apart, with immediate
+    offsets; global addresses are 32-bit offsets from one pointer that moves along the reduction.
     """
 
     def __init__(self, ptx: Entry, split: Split, tid: R32) -> None:

@@ -1,8 +1,8 @@
 """From 2-bit ternary codes to s8, sixteen at a time, in registers.
 
-A word here holds, in its byte i, the codes of four columns at one k + i. Two instructions after the codes have
-become two's complement (0, +1, -1 -> 00, 01, 11), a shift and a mask leave the four bytes of one column, each
-64 times its weight. Sums stay exact: 64 * 128 * 131071 < 2^30; the epilogue divides by `SCALE`.
+A word here holds, in its byte i, the codes of four columns at one k + i. Two instructions after the codes
+have become two's complement (0, +1, -1 -> 00, 01, 11), a shift and a mask leave the four bytes of one column,
+each 64 times its weight. Sums stay exact: 64 * 128 * 131071 < 2^30; the epilogue divides by `SCALE`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from emitters.ptx import R32, Entry, hexadecimal
 
 SCALE_SHIFT = 6
-"""Decoded weights are 2^6 times the real ones, so that a 2-bit two's complement number sits in the top of a byte."""
+"""Decoded weights are 2^6 times the real ones, so that a 2-bit two's complement number sits in the top of a
+byte."""
 
 _TOP_BITS = hexadecimal(0xC0C0C0C0)
 _ODD_BITS = hexadecimal(0xAAAAAAAA)
@@ -18,7 +19,8 @@ _EVEN_BITS = hexadecimal(0x55555555)
 
 
 def byte_columns(ptx: Entry, rows: Sequence[R32], nbytes: int) -> list[R32]:
-    """Transpose the low `nbytes` bytes of four rows: word b of the result holds byte b of row i in its byte i."""
+    """Transpose the low `nbytes` bytes of four rows: word b of the result holds byte b of row i in its byte
+    i."""
     first, second, third, fourth = rows
     low = [
         ptx.r("prmt.b32", first, second, "0x5140"),

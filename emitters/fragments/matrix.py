@@ -1,8 +1,8 @@
 """Matrix fragments of `mma.m16n8k32` for s8: from rows in shared memory to registers, and the product.
 
-Lane maps are those of the PTX ISA, "Matrix Fragments for mma.m16n8k32": lane = 4 * group + member; a0..a3 are rows
-group and group + 8 at bytes 4 * member and, for a2 and a3, 16 more; b0 and b1 are column `group` at the same
-bytes of k; c0, c1 are row `group`, columns 2 * member and 2 * member + 1, and c2, c3 row group + 8.
+Lane maps are those of the PTX ISA, "Matrix Fragments for mma.m16n8k32": lane = 4 * group + member; a0..a3 are
+rows group and group + 8 at bytes 4 * member and, for a2 and a3, 16 more; b0 and b1 are column `group` at the
+same bytes of k; c0, c1 are row `group`, columns 2 * member and 2 * member + 1, and c2, c3 row group + 8.
 """
 
 from collections.abc import Callable, Sequence
@@ -153,11 +153,9 @@ class RowFragments:
 
         fills = []
         for number, fragment in enumerate(fragments):
-            if self._is_a:
-                row = MMA_M * number
-                places = ((0, row), (0, row + 8), (1, row), (1, row + 8))
-            else:
-                places = ((0, MMA_N * number), (1, MMA_N * number))
+            row = number * (MMA_M if self._is_a else MMA_N)
+            rows = (row, row + 8) if self._is_a else (row,)
+            places = [(half_number, row) for half_number in (0, 1) for row in rows]
             for register, (half_number, row) in zip(fragment, places, strict=True):
                 fills.append(Fill(partial(load, register, half_number, row), ready(number)))
         return fills

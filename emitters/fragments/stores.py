@@ -1,4 +1,5 @@
-"""Guarded epilogue stores of s32 accumulators: vectors of neighbouring columns, or additions where blocks share C."""
+"""Guarded epilogue stores of s32 accumulators: vectors of neighbouring columns, or additions where blocks
+share C."""
 
 from collections.abc import Sequence
 
@@ -21,9 +22,9 @@ def exchange_with_neighbour(
 ) -> tuple[list[R32], list[R32]]:
     """Give lanes t and t ^ 1 the two vectors of one, then of the other.
 
-    Every lane holds two neighbouring vectors, 32 bytes of C. Stored as they are, each instruction would fill half of
-    32 sectors; afterwards lanes t and t ^ 1 hold the first and second vector of the even lane in one register set
-    and of the odd lane in the other, and every sector is filled at once.
+    Every lane holds two neighbouring vectors, 32 bytes of C. Stored as they are, each instruction would fill
+    half of 32 sectors; afterwards lanes t and t ^ 1 hold the first and second vector of the even lane in one
+    register set and of the odd lane in the other, and every sector is filled at once.
 
     Args:
         odd: Whether this lane is the odd one.

@@ -12,8 +12,9 @@ CHUNK = 16
 class RowTile:
     """`rows` rows of `row_bytes` bytes.
 
-    A swizzled tile has no padding; the 16-byte chunk `c` of row `r` lies at chunk `c ^ f(r)`, where `f` is chosen
-    so that the eight rows that one `ldmatrix` phase reads fall into eight different groups of four banks.
+    A swizzled tile has no padding; the 16-byte chunk `c` of row `r` lies at chunk `c ^ f(r)`, where `f` is
+    chosen so that the eight rows that one `ldmatrix` phase reads fall into eight different groups of four
+    banks.
 
     Attributes:
         rows: Rows.
@@ -32,8 +33,8 @@ class RowTile:
     def __post_init__(self) -> None:
         if self.swizzle and (self.stride_pad or self.row_bytes not in (32, 64, 128) or self.offset % 128):
             raise ValueError(
-                "a swizzled tile has rows of 32, 64 or 128 bytes, no pad and an offset that is a multiple of 128, "
-                f"got {self.row_bytes}, {self.stride_pad} and {self.offset}"
+                "a swizzled tile has rows of 32, 64 or 128 bytes, no pad and an offset that is a multiple of "
+                f"128, got {self.row_bytes}, {self.stride_pad} and {self.offset}"
             )
 
     @property

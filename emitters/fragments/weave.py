@@ -14,8 +14,8 @@ class Fill:
 
     Attributes:
         write: Emits it.
-        ready: Number of mma's of this run that must come before it, because they still read a register that it
-            overwrites.
+        ready: Number of mma's of this run that must come before it, because they still read a register that
+            it overwrites.
     """
 
     write: Callable[[], None]
@@ -25,8 +25,9 @@ class Fill:
 def weave(mmas: Sequence[Callable[[], None]], fills: Sequence[Fill]) -> None:
     """Write all mma's in order, with the fills, in order, spread between them.
 
-    At least one fill goes before each mma while there are any (an `ldmatrix` a `mma`, as the best int8 kernels
-    have it), more where there are more fills than mma's. A fill that is not ready holds back those behind it.
+    At least one fill goes before each mma while there are any (an `ldmatrix` a `mma`, as the best int8
+    kernels have it), more where there are more fills than mma's. A fill that is not ready holds back those
+    behind it.
     """
     done = 0
     for number, mma in enumerate(mmas):

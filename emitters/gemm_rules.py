@@ -1,0 +1,260 @@
+"""What every schedule of the forward GEMM family must keep, as named rules with reasons.
+
+The emitter refuses what breaks one; the search space takes them over as constraints.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from emitters.fragments.copies import COPY_WIDTHS
+from emitters.fragments.matrix import FRAGMENT_LOADS, MMA_M, MMA_N
+from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
+from emitters.kernel import EmitError
+from emitters.target import REGISTERS_PER_THREAD, THREADS_PER_BLOCK, WARP, Target
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every schedule must keep, in a form that a search space takes over.
+
+    Attributes:
+        name: Short and stable.
+        parameters: What it looks at.
+        holds: Called with their values in that order and the target.
+        reason: Why a schedule that breaks it cannot be emitted.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    holds: Callable[..., bool]
+    reason: str
+
+
+def check(schedule: DenseSchedule, target: Target) -> None:
+    """Refuse a schedule that cannot be emitted.
+
+    Raises:
+        EmitError: It breaks a rule; the message gives the reason and the values.
+    """
+    for rule in rules(type(schedule)):
+        values = [getattr(schedule, name) for name in rule.parameters]
+        if not rule.holds(*values, target):
+            given = ", ".join(f"{n}={v}" for n, v in zip(rule.parameters, values, strict=True))
+            raise EmitError(f"{rule.name}: {rule.reason}, got {given}")
+
+
+def valid_formula(schedule: DenseSchedule) -> str:
+    """Problems that the schedule serves: wide copies of code rows, N / 4 bytes long, need them aligned."""
+    if isinstance(schedule, GemmSchedule) and schedule.weight_layout == "plain" and schedule.copy_bytes > 4:
+        return f"n % {4 * schedule.copy_bytes} == 0"
+    return "1"
+
+
+def _power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+_NEUTRAL: dict[str, Any] = {
+    "tile_m": 128,
+    "tile_n": 128,
+    "tile_k": 64,
+    "warps_m": 1,
+    "warps_n": 1,
+    "stages": 1,
+    "stride_pad": 0,
+    "swizzle": False,
+    "copy_bytes": 16,
+    "fragment_load": "ldmatrix",
+    "split_k": 1,
+    "raster": 1,
+    "min_blocks": 1,
+}
+_NEUTRAL_TERNARY: dict[str, Any] = {**_NEUTRAL, "decode": "register", "weight_layout": "plain"}
+
+
+def partial_geometry(names: tuple[str, ...], values: tuple[Any, ...], ternary: bool) -> Geometry:
+    """Geometry of a schedule of which some parameters are known; the others do not matter to the caller."""
+    known = dict(zip(names, values, strict=True))
+    if ternary:
+        return Geometry(GemmSchedule(**{**_NEUTRAL_TERNARY, **known}))
+    return Geometry(DenseSchedule(**{**_NEUTRAL, **known}))
+
+
+_SHARED = ("tile_m", "tile_n", "tile_k", "warps_n", "stages", "stride_pad", "swizzle")
+_REGISTERS = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
+
+
+def _on_geometry(
+    names: tuple[str, ...], holds: Callable[[Geometry, Target], bool], ternary: bool
+) -> Callable[..., bool]:
+    def asked(*arguments: Any) -> bool:
+        *values, target = arguments
+        return holds(partial_geometry(names, tuple(values), ternary), target)
+
+    return asked
+
+
+def _registers_fit(geometry: Geometry, target: Target) -> bool:
+    return geometry.registers <= REGISTERS_PER_THREAD
+
+
+def _shared_fits(geometry: Geometry, target: Target) -> bool:
+    return geometry.shared.nbytes <= target.arch.shared_per_block
+
+
+def _blocks_fit(geometry: Geometry, target: Target) -> bool:
+    return geometry.schedule.min_blocks <= geometry.most_blocks(target)
+
+
+def _common_rules(ternary: bool) -> tuple[Rule, ...]:
+    shared = (*_SHARED, "copy_bytes", *(("decode", "weight_layout") if ternary else ()))
+    registers = (*_REGISTERS, *(() if ternary else ("copy_bytes",)))
+    return (
+        Rule("k-step", ("tile_k",), lambda k, _: k in (32, 64, 128), "tile_k must be 32, 64 or 128"),
+        Rule(
+            "stages",
+            ("stages",),
+            lambda stages, _: 1 <= stages <= 6,
+            "stages must be within 1..6: one, or the slots of the cp.async ring",
+        ),
+        Rule(
+            "split",
+            ("split_k",),
+            lambda split, _: 1 <= split <= 64,
+            "split_k must be within 1..64",
+        ),
+        Rule("raster", ("raster",), lambda raster, _: raster >= 1, "raster must be at least 1"),
+        Rule("min-blocks", ("min_blocks",), lambda blocks, _: blocks >= 1, "min_blocks must be at least 1"),
+        Rule(
+            "pad",
+            ("stride_pad",),
+            lambda pad, _: pad >= 0 and pad % 16 == 0,
+            "stride_pad must be a multiple of 16, so that rows stay aligned for ldmatrix and 16-byte copies",
+        ),
+        Rule(
+            "copy-width",
+            ("copy_bytes",),
+            lambda width, _: width in COPY_WIDTHS,
+            "copy_bytes must be 4, 8 or 16, the widths of cp.async",
+        ),
+        Rule(
+            "fragment-load",
+            ("fragment_load",),
+            lambda load, _: load in FRAGMENT_LOADS,
+            "fragment_load must be ldmatrix or ld.shared",
+        ),
+        Rule(
+            "warps",
+            ("warps_m", "warps_n"),
+            lambda wm, wn, _: _power_of_two(wm) and _power_of_two(wn),
+            "warps_m and warps_n must be powers of two, so that threads share rows evenly",
+        ),
+        Rule(
+            "warp-tile-m",
+            ("tile_m", "warps_m"),
+            lambda tile, warps, _: tile > 0 and tile % (MMA_M * warps) == 0,
+            "a warp's share of tile_m must be a multiple of 16, the m of one mma",
+        ),
+        Rule(
+            "warp-tile-n",
+            ("tile_n", "warps_n"),
+            lambda tile, warps, _: tile > 0 and tile % (MMA_N * warps) == 0 and tile % 16 == 0,
+            "a warp's share of tile_n must be a multiple of 8, the n of one mma, and tile_n of 16",
+        ),
+        Rule(
+            "threads",
+            ("warps_m", "warps_n"),
+            lambda wm, wn, _: WARP * wm * wn <= THREADS_PER_BLOCK,
+            "a block has at most 1024 threads",
+        ),
+        Rule(
+            "pad-or-swizzle",
+            ("stride_pad", "swizzle"),
+            lambda pad, swizzle, _: not (pad and swizzle),
+            "stride_pad and swizzle exclude each other: a swizzle relies on rows of a power of two",
+        ),
+        Rule(
+            "registers",
+            registers,
+            _on_geometry(registers, _registers_fit, ternary),
+            "accumulators, fragments and addresses must fit the 255 registers of a thread",
+        ),
+        Rule(
+            "shared-memory",
+            shared,
+            _on_geometry(shared, _shared_fits, ternary),
+            "all slots must fit the shared memory of a block",
+        ),
+        Rule(
+            "resident-blocks",
+            (*shared, "warps_m", "min_blocks"),
+            _on_geometry((*shared, "warps_m", "min_blocks"), _blocks_fit, ternary),
+            "min_blocks blocks must fit the registers, threads and shared memory of an SM",
+        ),
+    )
+
+
+_TERNARY_RULES = (
+    Rule(
+        "decode",
+        ("decode",),
+        lambda decode, _: decode in ("shared", "register"),
+        "decode must be shared or register",
+    ),
+    Rule(
+        "weight-layout",
+        ("weight_layout",),
+        lambda layout, _: layout in ("plain", "fragment"),
+        "weight_layout must be plain or fragment",
+    ),
+    Rule(
+        "code-rows",
+        ("tile_n",),
+        lambda tile, _: _power_of_two(tile),
+        "tile_n must be a power of two, so that threads share rows of codes evenly",
+    ),
+    Rule(
+        "fragment-decode",
+        ("decode", "weight_layout"),
+        lambda decode, layout, _: layout == "plain" or decode == "register",
+        "weights in fragment order are decoded in registers: there are no rows to decode to",
+    ),
+    Rule(
+        "fragment-copy",
+        ("copy_bytes", "weight_layout"),
+        lambda width, layout, _: layout == "plain" or width == 16,
+        "records of prepacked weights are aligned: copy_bytes must be 16",
+    ),
+    Rule(
+        "fragment-warp",
+        ("tile_n", "warps_n", "weight_layout"),
+        lambda tile, warps, layout, _: layout == "plain" or tile // warps % 16 == 0,
+        "a warp's share of tile_n must be a multiple of 16, the columns of the smallest record",
+    ),
+    Rule(
+        "packed-warp",
+        ("tile_n", "warps_n", "decode", "weight_layout"),
+        lambda tile, warps, decode, layout, _: (
+            decode == "shared" or layout == "fragment" or tile // warps in (32, 64, 128)
+        ),
+        "plain codes decoded in registers: a warp's share of tile_n must be 32, 64 or 128, so that a lane's "
+        "codes of one k are one load of whole bytes",
+    ),
+    Rule(
+        "code-copy",
+        ("tile_n", "copy_bytes", "weight_layout"),
+        lambda tile, width, layout, _: layout == "fragment" or tile % (4 * width) == 0,
+        "a copy must not be wider than the block's row of codes, tile_n / 4 bytes",
+    ),
+)
+
+_RULES: dict[type[DenseSchedule], tuple[Rule, ...]] = {
+    DenseSchedule: _common_rules(ternary=False),
+    GemmSchedule: (*_TERNARY_RULES, *_common_rules(ternary=True)),
+}
+
+
+def rules(schedule_type: type[DenseSchedule]) -> tuple[Rule, ...]:
+    """All rules of a schedule type; those that others rely on come first."""
+    return _RULES[schedule_type]

@@ -1,0 +1,74 @@
+"""Schedules of `sdpa_decode`."""
+
+from emitters.sdpa_schedule import SdpaSchedule
+from emitters.target import REGISTERS_PER_THREAD, Target
+from search_spaces.space import Constraint, Parameter, Space
+
+LONG_CACHE = 14336
+LONGEST_CHAIN = 320
+MOST_KEYS_A_ROUND = 2048
+
+PARAMETERS = (
+    Parameter("lanes", (4, 8, 16, 32), "power", "lanes that share a key"),
+    Parameter("max_d", (64, 128), "power", "largest head dimension that the registers hold"),
+    Parameter("heads", (1, 2, 4, 8), "power", "query heads of a KV head that a block serves"),
+    Parameter("keys", (1, 2, 4, 8), "power", "keys between two corrections of a running maximum"),
+    Parameter("warps", (1, 2, 4, 8, 16), "power", "warps of a block"),
+    Parameter("stages", (1, 2, 3, 4), "ordinal", "turns in flight; from 2 on cp.async copies ahead"),
+    Parameter("splits", (1, 2, 4, 8, 16, 32), "power", "blocks that share the cache of a head"),
+)
+
+
+def sdpa_decode_space(target: Target) -> Space:
+    """Every valid schedule of `sdpa_decode` on a target."""
+    return Space("sdpa_decode", PARAMETERS, _CONSTRAINTS, target)
+
+
+def _of(lanes: int, max_d: int, heads: int, keys: int, warps: int, stages: int, splits: int) -> SdpaSchedule:
+    return SdpaSchedule(lanes, heads, warps, keys, stages, splits, max_d)
+
+
+def _fits_registers(lanes: int, max_d: int, heads: int, keys: int, _target: Target) -> bool:
+    return _of(lanes, max_d, heads, keys, 1, 1, 1).registers <= REGISTERS_PER_THREAD
+
+
+def _fits_shared(
+    lanes: int, max_d: int, heads: int, keys: int, warps: int, stages: int, target: Target
+) -> bool:
+    return _of(lanes, max_d, heads, keys, warps, stages, 1).shared_bytes <= target.arch.shared_per_block
+
+
+_CONSTRAINTS = (
+    Constraint(
+        "lanes-have-elements",
+        ("lanes", "max_d"),
+        lambda lanes, max_d, _target: lanes * 4 <= max_d,
+        "a lane must hold at least one vector of four elements",
+    ),
+    Constraint(
+        "registers",
+        ("lanes", "max_d", "heads", "keys"),
+        _fits_registers,
+        "queries, results and what is in flight must fit the registers of a thread",
+    ),
+    Constraint(
+        "shared-memory",
+        ("lanes", "max_d", "heads", "keys", "warps", "stages"),
+        _fits_shared,
+        "the ring and the merge must fit the shared memory of a block",
+    ),
+    Constraint(
+        "round",
+        ("lanes", "keys", "warps", "splits"),
+        lambda lanes, keys, warps, splits, _target: (
+            splits * warps * (32 // lanes) * keys <= MOST_KEYS_A_ROUND
+        ),
+        f"a round of more than {MOST_KEYS_A_ROUND} keys leaves groups without any at the usual lengths",
+    ),
+    Constraint(
+        "chain",
+        ("lanes", "max_d", "heads", "keys", "warps", "stages", "splits"),
+        lambda *values: _of(*values[:-1]).chain(LONG_CACHE) <= LONGEST_CHAIN,
+        f"above {LONGEST_CHAIN} roundings in a row at {LONG_CACHE} keys the error bound hides a lost key",
+    ),
+)
