@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -187,3 +188,17 @@ def test_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FrozenError, match="not JSON compliant"):
         freeze(tmp_path, entry(measurement=strange))
     assert places(tmp_path) == []
+
+
+def test_two_writers_at_once_lose_no_version(tmp_path: Path) -> None:
+    def pin(first: int) -> None:
+        for number in range(first, first + 8):
+            freeze(tmp_path, entry(number=number))
+
+    threads = [threading.Thread(target=pin, args=(first,)) for first in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    numbers = [old.number for old in history(places(tmp_path)[0])]
+    assert sorted(numbers) == [*range(8), *range(100, 108)]

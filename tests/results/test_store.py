@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -373,6 +374,39 @@ def test_part_that_cannot_be_written_loses_nothing(tmp_path: Path, monkeypatch: 
             trials.close()
     assert TrialStore(tmp_path).trials() == [ended(0), ended(1)]
     assert row_files(tmp_path) == []
+
+
+def test_trial_counts_as_added_though_compacting_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    trials = TrialStore(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.pq, "write_table", refuse)
+        patched.setattr(store, "COMPACT_SECONDS", 0.0)
+        patched.setattr(store, "COMPACT_SHARE", 1e9)
+        with pytest.warns(StoreWarning, match="No space left on device; the trials stay in their row logs"):
+            trials.append(ended(0))
+    assert trials.trials() == [ended(0)]
+    trials.close()
+    assert bare_pandas(tmp_path, "len(df)") == "1"
+
+
+@pytest.mark.slow
+def test_ten_thousand_trials_are_added_and_read_in_good_time(tmp_path: Path) -> None:
+    """Of one processor, so that a busy machine fails nothing; what was measured is in `results.store`."""
+    some = [ended(number) for number in range(10_000)]
+    with TrialStore(tmp_path) as trials:
+        began = time.process_time()
+        for trial in some:
+            trials.append(trial)
+        assert time.process_time() - began < 10
+        trials.compact()
+        began = time.process_time()
+        assert trials.trials() == some
+        assert time.process_time() - began < 5
 
 
 def test_threads_may_share_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

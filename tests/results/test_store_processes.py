@@ -37,7 +37,7 @@ def killed_at_random(out: Path, rounds: int, seed: int) -> None:
     writers = run_writers("die", out, rounds, seed)
     said = [int(line) for line in writers.communicate()[0].split()]
     assert writers.returncode == 0
-    assert len(said) > 2 * rounds, "the writers were killed before they wrote; nothing was tested"
+    assert len(said) > 10 * rounds, "the writers were killed before they wrote; nothing was tested"
     with TrialStore(out) as store:
         crashes = {trial.number for trial in store.adopt_unfinished()}
         found = store.trials()

@@ -34,26 +34,28 @@ def write(out: Path, first: int, step: int, count: int) -> None:
 def die(out: Path, rounds: int, seed: int) -> None:
     """Writers one after another, each killed at a random moment; each goes on where trials were taken."""
     moments = random.Random(seed)
-    receive, send = os.pipe()
     taken = 0
     for _ in range(rounds):
+        receive, send = os.pipe()
         child = os.fork()
         if child == 0:
             warnings.simplefilter("ignore", StoreWarning)
             os.dup2(send, 1)
             write(out, first=taken, step=1, count=10**6)
-        time.sleep(moments.uniform(0.01, 0.25))
+        os.close(send)
+        said, enough = b"", moments.randint(0, 60)
+        while said.count(b"\n") < enough:
+            said += os.read(receive, 1 << 12)
+        time.sleep(moments.uniform(0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.write(send, b"-1\n")
-        text = b""
-        while not text.endswith(b"-1\n"):
-            text += os.read(receive, 1 << 16)
-        numbers = [int(number) for number in text.split() if number != b"-1"]
-        for number in numbers:
+        while more := os.read(receive, 1 << 12):
+            said += more
+        os.close(receive)
+        for number in map(int, said.split()):
             print(number)
-        # The number after the last one that was taken may be in the store, ended, marked, or not at all.
-        taken = max([taken, *(number + 2 for number in numbers)])
+            # The number after the last one that was taken may be in the store, ended, marked, or not at all.
+            taken = number + 2
 
 
 if __name__ == "__main__":
