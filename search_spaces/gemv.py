@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from emitters.target import WARP, Target
+from emitters.target import REGISTERS_PER_SM, REGISTERS_PER_THREAD, WARP, Target
 from search_spaces.space import Constraint, Parameter
 
 MOST_WALKERS = 64
@@ -47,3 +47,8 @@ def walk_constraints(load: str, units_per_step: Callable[[int], int]) -> tuple[C
             "a block must fit an SM",
         ),
     )
+
+
+def registers_fit(registers: int, warps: int) -> bool:
+    """Whether a block of so many warps can be resident at all with so many registers a thread."""
+    return registers <= min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // (warps * WARP))

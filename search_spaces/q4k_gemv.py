@@ -1,8 +1,8 @@
 """Schedules of `q4k_gemv`."""
 
 from emitters.q4k_gemv import Q4KGemvSchedule
-from emitters.target import REGISTERS_PER_THREAD, Target
-from search_spaces.gemv import WALK_PARAMETERS, walk_constraints
+from emitters.target import Target
+from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
 PARAMETERS = (
@@ -36,7 +36,7 @@ def _fits_shared(r: int, warps: int, load_bytes: int, unroll: int, stages: int, 
 
 
 def _fits_registers(r: int, warps: int, load_bytes: int, unroll: int, stages: int, _target: Target) -> bool:
-    return _schedule(r, warps, load_bytes, unroll, stages).registers <= REGISTERS_PER_THREAD
+    return registers_fit(_schedule(r, warps, load_bytes, unroll, stages).registers, warps)
 
 
 _SIZES = ("rows_per_warp", "warps", "load_bytes", "unroll", "stages")
@@ -48,5 +48,5 @@ _CONSTRAINTS = (
         "loads are in flight either in registers (unroll) or in a ring (stages), not in both",
     ),
     Constraint("shared-memory", _SIZES, _fits_shared, "the ring must fit the shared memory of a block"),
-    Constraint("registers", _SIZES, _fits_registers, "what is in flight must fit the registers of a thread"),
+    Constraint("registers", _SIZES, _fits_registers, "what is in flight must fit the registers of an SM"),
 )

@@ -2,8 +2,8 @@
 
 from emitters.q4k_soa_wmma import Q4KSoaSchedule
 from emitters.quants import BLOCK
-from emitters.target import REGISTERS_PER_THREAD, Target
-from search_spaces.gemv import WALK_PARAMETERS, walk_constraints
+from emitters.target import Target
+from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
 PARAMETERS = (
@@ -32,8 +32,8 @@ def _fits_shared(
     return schedule.shared_bytes <= target.arch.shared_per_block
 
 
-def _fits_registers(tiles: int, unroll: int, accumulators: int, _target: Target) -> bool:
-    return Q4KSoaSchedule(tiles, 1, 1, 1, 0, unroll, 1, accumulators).registers <= REGISTERS_PER_THREAD
+def _fits_registers(warps: int, tiles: int, unroll: int, accumulators: int, _target: Target) -> bool:
+    return registers_fit(Q4KSoaSchedule(tiles, 1, 1, 1, 0, unroll, 1, accumulators).registers, warps)
 
 
 _CONSTRAINTS = (
@@ -57,8 +57,8 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        ("tiles", "unroll", "accumulators"),
+        ("warps", "tiles", "unroll", "accumulators"),
         _fits_registers,
-        "what is in flight must fit the registers of a thread",
+        "what is in flight must fit the registers of an SM",
     ),
 )

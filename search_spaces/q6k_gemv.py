@@ -1,8 +1,8 @@
 """Schedules of `q6k_soa_gemv`."""
 
 from emitters.q6k_gemv import Q6KGemvSchedule
-from emitters.target import REGISTERS_PER_THREAD, Target
-from search_spaces.gemv import WALK_PARAMETERS, walk_constraints
+from emitters.target import Target
+from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
 PARAMETERS = (
@@ -37,7 +37,7 @@ def _fits_shared(r: int, warps: int, quad: int, unroll: int, stages: int, target
 
 
 def _fits_registers(r: int, warps: int, quad: int, unroll: int, stages: int, _target: Target) -> bool:
-    return _schedule(r, warps, quad, unroll, stages).registers <= REGISTERS_PER_THREAD
+    return registers_fit(_schedule(r, warps, quad, unroll, stages).registers, warps)
 
 
 _SIZES = ("rows_per_warp", "warps", "quad", "unroll", "stages")
@@ -61,5 +61,5 @@ _CONSTRAINTS = (
         "loads are in flight either in registers (unroll) or in a ring (stages), not in both",
     ),
     Constraint("shared-memory", _SIZES, _fits_shared, "the ring must fit the shared memory of a block"),
-    Constraint("registers", _SIZES, _fits_registers, "what is in flight must fit the registers of a thread"),
+    Constraint("registers", _SIZES, _fits_registers, "what is in flight must fit the registers of an SM"),
 )

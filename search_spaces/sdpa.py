@@ -1,7 +1,8 @@
 """Schedules of `sdpa_decode`."""
 
 from emitters.sdpa_schedule import SdpaSchedule
-from emitters.target import REGISTERS_PER_THREAD, Target
+from emitters.target import Target
+from search_spaces.gemv import registers_fit
 from search_spaces.space import Constraint, Parameter, Space
 
 LONG_CACHE = 14336
@@ -28,8 +29,8 @@ def _of(lanes: int, max_d: int, heads: int, keys: int, warps: int, stages: int, 
     return SdpaSchedule(lanes, heads, warps, keys, stages, splits, max_d)
 
 
-def _fits_registers(lanes: int, max_d: int, heads: int, keys: int, _target: Target) -> bool:
-    return _of(lanes, max_d, heads, keys, 1, 1, 1).registers <= REGISTERS_PER_THREAD
+def _fits_registers(lanes: int, max_d: int, heads: int, keys: int, warps: int, _target: Target) -> bool:
+    return registers_fit(_of(lanes, max_d, heads, keys, 1, 1, 1).registers, warps)
 
 
 def _fits_shared(
@@ -47,9 +48,9 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        ("lanes", "max_d", "heads", "keys"),
+        ("lanes", "max_d", "heads", "keys", "warps"),
         _fits_registers,
-        "queries, results and what is in flight must fit the registers of a thread",
+        "queries, results and what is in flight must fit the registers of an SM",
     ),
     Constraint(
         "shared-memory",

@@ -1,9 +1,9 @@
 """Schedules of `wmma_gemv`."""
 
 from emitters.fragments.wmma import SHAPES
-from emitters.target import REGISTERS_PER_THREAD, Target
+from emitters.target import Target
 from emitters.wmma_gemv import MMA, UNIT, WmmaGemvSchedule
-from search_spaces.gemv import WALK_PARAMETERS, walk_constraints
+from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
 PARAMETERS = (
@@ -32,9 +32,11 @@ def _fits_shared(
     return schedule.shared_bytes <= target.arch.shared_per_block
 
 
-def _fits_registers(instruction: str, tiles: int, unroll: int, accumulators: int, _target: Target) -> bool:
+def _fits_registers(
+    instruction: str, warps: int, tiles: int, unroll: int, accumulators: int, _target: Target
+) -> bool:
     schedule = WmmaGemvSchedule(instruction, tiles, 1, 1, 1, 4, 0, unroll, 1, accumulators)
-    return schedule.registers <= REGISTERS_PER_THREAD
+    return registers_fit(schedule.registers, warps)
 
 
 _CONSTRAINTS = (
@@ -76,8 +78,8 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        ("instruction", "tiles", "unroll", "accumulators"),
+        ("instruction", "warps", "tiles", "unroll", "accumulators"),
         _fits_registers,
-        "what is in flight must fit the registers of a thread",
+        "what is in flight must fit the registers of an SM",
     ),
 )

@@ -1,0 +1,211 @@
+"""`sdpa_decode`: what it computes, how a schedule shares the cache, and the error bound that earns."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from emitters.kernel import BufferSpec, Demand, Expected, Inputs, KernelSpec, Limit, Problem
+from emitters.rounding import EX2_ERROR, RCP_ERROR, TINY, UNIT, Float64, gamma, tree_depth
+from emitters.target import WARP
+from results.expression import ceil_div
+
+HEAD_DIMS = (64, 80, 96, 128)
+
+SPEC = KernelSpec(
+    id="sdpa_decode",
+    version=1,
+    computes=(
+        "out[h] = softmax(scale * q[h] . K[t,g(h)], t < pos) @ V[t,g(h)], g(h) = h // (n_head / n_kv_head)"
+    ),
+    buffers=(
+        BufferSpec("q", "in", "float32", ("n_head", "d")),
+        BufferSpec("K", "in", "float32", ("n_ctx", "n_kv_head", "d")),
+        BufferSpec("V", "in", "float32", ("n_ctx", "n_kv_head", "d")),
+        BufferSpec("out", "out", "float32", ("n_head", "d")),
+    ),
+    sizes=("n_head", "n_kv_head", "d", "n_ctx", "pos"),
+    scalars=("scale",),
+    limits=(
+        Limit("n_kv_head", "n_kv_head >= 1", "must be at least 1"),
+        Limit(
+            "n_head",
+            "n_head >= 1 and n_head % max(n_kv_head, 1) == 0",
+            "must be a positive multiple of n_kv_head",
+        ),
+        Limit(
+            "d",
+            " or ".join(f"d == {d}" for d in HEAD_DIMS),
+            f"must be one of {', '.join(map(str, HEAD_DIMS))}",
+        ),
+        Limit("pos", "1 <= pos", "must be at least 1"),
+        Limit("n_ctx", "n_ctx >= pos", "must be at least pos"),
+    ),
+)
+
+VECTOR = 4  # elements that a lane loads at once
+
+
+@dataclass(frozen=True, slots=True)
+class SdpaSchedule:
+    """How `sdpa_decode` shares its work.
+
+    Attributes:
+        lanes: Lanes that share a key and its value.
+        heads: Query heads of one KV head that a block serves, sharing what it loads.
+        warps: Warps of a block.
+        keys: Keys that a group of lanes takes at once, between two corrections of its running maximum.
+        stages: Turns in flight: 1 loads straight into registers, 2..4 copy ahead with cp.async.
+        splits: Blocks that share the cache of a head; more than 1 adds a combine launch.
+        max_d: Largest head dimension that the registers hold.
+    """
+
+    lanes: int
+    heads: int
+    warps: int
+    keys: int
+    stages: int
+    splits: int
+    max_d: int
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a key that a lane holds."""
+        return ceil_div(self.max_d, VECTOR * self.lanes)
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP
+
+    @property
+    def groups(self) -> int:
+        """Groups of lanes in a block, each with a running softmax of its own."""
+        return self.threads // self.lanes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Shared memory of one stage: each thread's vectors of `keys` keys and values."""
+        return self.threads * self.keys * 2 * self.vectors * 4 * VECTOR
+
+    @property
+    def merge_bytes(self) -> int:
+        """Shared memory in which warps leave their results: maximum, sum and max_d values a head."""
+        return 4 * self.warps * self.heads * (self.max_d + 2)
+
+    @property
+    def shared_bytes(self) -> int:
+        ring = self.stages * self.slot_bytes if self.stages > 1 else 0
+        return ring + self.merge_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread is likely to need: queries and results, keys and values in flight, scores."""
+        row = self.vectors * VECTOR
+        return 2 * self.heads * row + 2 * self.keys * row + self.heads * (self.keys + 3) + 40
+
+    @property
+    def valid(self) -> str:
+        return f"d <= {self.max_d}"
+
+    def turns(self, pos: int) -> int:
+        """How often the busiest group of lanes corrects its maximum."""
+        units = ceil_div(ceil_div(pos, self.splits), self.keys)
+        return ceil_div(units, self.groups)
+
+    def chain(self, pos: int) -> int:
+        """Longest chain of roundings of a weighted value: its additions and corrections, and the merges."""
+        corrected = self.turns(pos) * (self.keys + 1)
+        merged = 1 + tree_depth(WARP // self.lanes) + self.warps
+        return corrected + merged + (self.splits if self.splits > 1 else 0)
+
+
+def reference(problem: Problem, inputs: Inputs, schedule: SdpaSchedule) -> Expected:
+    """float64 softmax and sum, and the rounding error of this schedule.
+
+    With p_t the true weight and a_t = p_t (1 + e_t) what the kernel holds for it after all corrections, the
+    output is (sum a_t V_t (1 + f_t)) / (sum a_t (1 + g_t)) with f and g roundings of the two sums. So it is
+    off by
+
+    * at most sum p_t |e_t| |V_t - out|, from weights: the same a_t stand above and below;
+    * gamma_chain * (sum p_t |V_t| + |out|), from the sums;
+    * the reciprocal and the last product.
+
+    e_t holds the score's rounding, an absolute error of the exponent; the roundings of the differences of
+    maxima, whose magnitudes telescope to (largest score - score); and one ex2 for the weight and each
+    correction.
+    """
+    pos, d, per_kv = problem["pos"], problem["d"], problem["n_head"] // problem["n_kv_head"]
+    q, k, v = (inputs.buffers[name].astype(np.float64) for name in ("q", "K", "V"))
+    scale = abs(float(np.float32(inputs.scalars["scale"])))
+    sign = math.copysign(1.0, inputs.scalars["scale"])
+    chain = gamma(schedule.chain(pos))
+    exponentials = schedule.turns(pos) + 4
+    score_roundings = 3 + VECTOR * schedule.vectors + tree_depth(schedule.lanes)
+    values, bounds = np.empty((2, problem["n_head"], d))
+    for head in range(problem["n_head"]):
+        keys, vectors = k[:pos, head // per_kv], v[:pos, head // per_kv]
+        scores = sign * scale * (keys @ q[head])
+        magnitudes = scale * (np.abs(keys) @ np.abs(q[head]))
+        below = scores.max() - scores
+        weights = np.exp(-below)
+        weights /= weights.sum()
+        out = weights @ vectors
+        # Errors of the exponent in natural units: log2(e) times that in the units of ex2.
+        score_error = gamma(score_roundings) * magnitudes + score_roundings * TINY
+        exponent_error = score_error + UNIT * (below + score_error + score_error.max())
+        relative = np.exp(exponent_error + exponentials * EX2_ERROR) - 1.0
+        values[head] = out
+        bounds[head] = _output_error(weights, relative, vectors, out, chain)
+    lost = pos * (exponentials + 4) * 3.0 * TINY * (1.0 + np.abs(v[:pos]).max())
+    return Expected({"out": values}, {"out": bounds + lost})
+
+
+def _output_error(
+    weights: Float64, relative: Float64, vectors: Float64, out: Float64, chain: float
+) -> Float64:
+    off = weights * relative
+    kept = 1.0 - off.sum()
+    from_weights = off @ np.abs(vectors - out) / kept
+    magnitude = (weights * (1.0 + relative)) @ np.abs(vectors) / kept
+    from_sums = chain * (magnitude + np.abs(out) + from_weights) / (1.0 - chain)
+    before_last = from_weights + from_sums
+    last = (1.0 + RCP_ERROR) * (1.0 + UNIT) - 1.0
+    bound: Float64 = before_last + last * (np.abs(out) + before_last)
+    return bound
+
+
+def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
+    """Gaussian q, K, V with scale 1/sqrt(d); every fourth head's scores spread so that they reach about
+    +-80."""
+    n_head, d = problem["n_head"], problem["d"]
+    cache = (problem["n_ctx"], problem["n_kv_head"], d)
+    q = rng.standard_normal((n_head, d), dtype=np.float32)
+    q[3::4] *= np.float32(25.0)
+    k, v = (rng.standard_normal(cache, dtype=np.float32) for _ in range(2))
+    return Inputs({"q": q, "K": k, "V": v}, {"scale": float(np.float32(1.0 / math.sqrt(d)))})
+
+
+def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
+    """One key; groups of query heads that a block cannot fill; 8 heads on one; a cache that wraps the
+    ring."""
+    per_split = schedule.groups * schedule.keys
+    deep = schedule.splits * per_split * (schedule.stages if schedule.stages > 1 else 1) + schedule.keys + 1
+    dims = [min(d, schedule.max_d) for d in (64, 80, 96, 128)]
+    shapes = (
+        (1, 1, dims[0], 1, 1),
+        (6, 2, dims[1], 2 * schedule.keys + 3, 2 * schedule.keys + 2),
+        (8, 1, dims[2], per_split + 1, per_split + 1),
+        (2, 1, dims[3], deep + 2, deep),
+    )
+    return tuple(SPEC.problem(*shape) for shape in shapes)
+
+
+def demand(problem: Problem) -> Demand:
+    """Two products of length d a head and key; the filled cache, q and out once."""
+    n_head, d, pos = problem["n_head"], problem["d"], problem["pos"]
+    return Demand(
+        operations=4 * n_head * d * pos,
+        unit="fp32",
+        read_bytes=4 * d * (2 * problem["n_kv_head"] * pos + n_head),
+        write_bytes=4 * d * n_head,
+    )
