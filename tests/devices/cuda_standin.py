@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803 - the names are CuPy's and NVML's
 """Stands in for CuPy and NVML: a GPU whose kernels the simulator computes, with a driver's strictness.
 
-Cubins carry their PTX behind the ELF (`tagged`), which a real driver ignores. Arguments are read through their
-pointers, faults lose the context, endless kernels hang, graphs and events are queued and replayed.
+Cubins carry their PTX behind the ELF (`tagged`), which a real driver ignores. Arguments are read through
+their pointers, faults lose the context, endless kernels hang, graphs and events are queued and replayed.
 """
 
 import ctypes

@@ -23,11 +23,14 @@ from device_samples import (
 )
 
 from emitters import KERNELS
+from emitters.gpus import GPUS
+from emitters.target import ARCHS
 from results.plan import MemsetStep
 from results.trial import Outcome, Source
 from tuner.devices.cuda import CudaDevice, CudaDevices, arch_of, open_cuda
 from tuner.devices.device import DeviceError
 from tuner.devices.errors import CandidateTimeoutError
+from tuner.devices.gpu_figures import gpu_of
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
 
@@ -374,6 +377,39 @@ def test_a_device_is_named_by_its_model(opened: Opened) -> None:
 )
 def test_arch_is_the_newest_that_the_gpu_runs(capability: tuple[int, int], arch: str) -> None:
     assert arch_of(*capability, "a GPU").name == arch
+
+
+def test_figures_are_the_drivers_and_rates_those_of_the_table(device: CudaDevice) -> None:
+    """Two transfers a clock of 3,201 MHz over 6,144 bits; s8 at the 4 cycles of wgmma."""
+    gpu = device.target.gpu
+    assert gpu is not None
+    assert (gpu.name, gpu.arch, gpu.sms.value) == ("NVIDIA Stand-in 9000", "sm_90", 4)
+    assert gpu.dram_gb_s.value == pytest.approx(4916.7, abs=0.1)
+    assert gpu.max_clock_mhz.value == 1980
+    assert gpu.mma_s8_peak_cycles is not None
+    assert gpu.mma_s8_peak_cycles.value == 4
+
+
+def test_every_known_arch_has_figures(device: CudaDevice) -> None:
+    for arch in ARCHS.values():
+        figures = gpu_of(device.opened, arch)
+        assert figures.arch == arch.name
+        assert figures.mma_s8_cycles.value > 0
+
+
+def test_a_gpu_of_the_table_lends_its_own_rates(device: CudaDevice) -> None:
+    named = replace(device.opened, facts=replace(device.opened.facts, name="NVIDIA L4"))
+    assert gpu_of(named, ARCHS["sm_89"]).mma_f16_cycles == GPUS["l4"].mma_f16_cycles
+
+
+def test_the_bound_is_on_the_row_and_holds(device: CudaDevice) -> None:
+    """2 * 512^3 operations on 4 SMs of 8,192 operations a clock at 1,980 MHz take 4.14 us."""
+    problem = GEMM.spec.problem(512, 512, 512)
+    bound_us = device.bound_us(GEMM, problem)
+    assert bound_us == pytest.approx(2 * 512**3 / (4 * 4 * 8192 / 4 * 1980), rel=1e-6)
+    measured = device.measure(emitted(), SMALL, None)
+    assert measured.bound_us == device.bound_us(GEMM, SMALL)
+    assert measured.time_us > measured.bound_us
 
 
 def test_a_gpu_that_no_arch_fits_is_refused(opened: Opened) -> None:
