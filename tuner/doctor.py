@@ -131,8 +131,9 @@ def diagnose(machine: Machine | None = None) -> Diagnosis:
     """Look at a machine; at this one unless another is given."""
     machine = machine or ThisMachine()
     findings = tuple(_findings(machine))
-    needed = ("driver", "GPU", "ptxas", "CuPy")
-    ready = all(finding.status is Status.OK for finding in findings if finding.subject.startswith(needed))
+    working = {finding.subject for finding in findings if finding.status is Status.OK}
+    has_gpu = any(subject.startswith("GPU ") for subject in working)
+    ready = has_gpu and {"driver", "ptxas", "CuPy"} <= working
     return Diagnosis(findings, ready)
 
 

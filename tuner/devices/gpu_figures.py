@@ -6,7 +6,7 @@ from emitters.gpus import GPUS, H200, L4
 from emitters.target import Arch, Figure, Gpu
 from tuner.devices.jobs import Opened
 
-# Architectures without a GPU in the table: whose rates a clock are taken. Too high a one only loosens a bound.
+# Architectures without a GPU in the table: whose rates a clock are taken. Too high a one only loosens bounds.
 _RELATIVES: dict[str, Gpu] = {
     "sm_86": L4,
     "sm_100": replace(
