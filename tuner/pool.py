@@ -117,6 +117,8 @@ class Pool:
             self._discard(worker)
 
     def _feed(self) -> None:
+        for worker in [idle for idle in self._workers if idle.job is None and not idle.process.is_alive()]:
+            self._discard(worker)
         while self._queue:
             idle = next((worker for worker in self._workers if worker.job is None), None)
             if idle is None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.names import near
+from tuner.samplers.auto import make_auto
 from tuner.samplers.base import Core, Subject, ValidSetSampler
 from tuner.samplers.random import make_random
 from tuner.samplers.tpe import make_tpe
@@ -22,10 +23,11 @@ class SamplerEntry:
 
 
 SAMPLERS: dict[str, SamplerEntry] = {
+    "auto": SamplerEntry(make_auto, "Gaussian process over the valid set"),
     "random": SamplerEntry(make_random, "uniformly random, without repetition"),
     "tpe": SamplerEntry(make_tpe, "tree-structured Parzen estimator over the valid set"),
 }
-DEFAULT_SAMPLER = "tpe"
+DEFAULT_SAMPLER = "auto"
 
 
 def sampler_named(name: str, subject: Subject, seed: int, look_ahead: int = 1) -> ValidSetSampler:

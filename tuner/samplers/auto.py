@@ -1,0 +1,177 @@
+"""The default sampler: a Gaussian process over the valid set, asked where improvement is most to be expected.
+
+The pure core: past and pending trials in, the number of the next schedule out. What it keeps between calls
+saves work and changes nothing. Every choice here was measured on recorded spaces: docs/search.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.space import Space
+from tuner.samplers.acquisition import expected_improvement
+from tuner.samplers.base import Past, Subject
+from tuner.samplers.coordinates import Coordinates, Floats, Indices
+from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
+from tuner.samplers.neighbourhood import Neighbourhood
+from tuner.samplers.start import free_sample, most_different
+from tuner.samplers.target import ranked
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the search goes about it.
+
+    Attributes:
+        start: Trials before the model is asked.
+        prior: Of the model's numbers.
+        most_candidates: Candidates the model looks at, at most; all of them in spaces below that.
+        most_cells: Observations times candidates, at most: bounds time and memory of an ask.
+        most_observed: Trials the model learns from at a time: the best of them, and a sample of the others.
+        hubs: Best trials whose neighbours are always candidates, where not everything is.
+    """
+
+    start: int = 8
+    prior: Prior = field(default_factory=Prior)
+    most_candidates: int = 20_000
+    most_cells: int = 4_000_000
+    most_observed: int = 512
+    hubs: int = 10
+
+
+class AutoCore:
+    """Thinks for the sampler `auto`.
+
+    Args:
+        space: Whose valid set is searched.
+        settings: How.
+    """
+
+    def __init__(self, space: Space, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
+        self._levels = space.levels
+        self._coordinates = Coordinates.of(space.parameters)
+        counts = tuple(len(parameter.values) for parameter in space.parameters)
+        self._neighbourhood = Neighbourhood(self._levels, counts)
+        self._model: _Model | None = None
+
+    def propose(self, past: Past, space: Space, rng: np.random.Generator) -> int:
+        taken = np.concatenate([past.schedules, past.pending])
+        timed = np.unique(past.times_us[~np.isnan(past.times_us)])
+        if len(taken) < self._settings.start or len(timed) < 2:
+            return most_different(self._levels, self._coordinates, taken, rng)
+        model = self._model_for(past)
+        model.look(past, self._points)
+        scores = model.scores(past.times_us)
+        free = np.ones(len(self._levels), dtype=np.bool_)
+        free[taken] = False
+        scores[~free[model.candidates]] = -np.inf
+        best = int(np.argmax(scores))
+        if scores[best] == -np.inf:
+            return int(free_sample(len(self._levels), taken, 1, rng)[0])
+        return int(model.candidates[best])
+
+    def _points(self, schedules: Indices) -> Points:
+        coordinates = self._coordinates.at(self._levels[schedules])
+        return Points(coordinates, np.zeros((len(schedules), 0), dtype=np.float32))
+
+    def _model_for(self, past: Past) -> "_Model":
+        """The model that was last due for refitting, from the trials there were then."""
+        count = refit_count(len(past.schedules))
+        schedules, times_us = past.schedules[:count], past.times_us[:count]
+        if self._model is None or not self._model.was_made_from(schedules, times_us):
+            self._model = self._made_from(schedules, times_us)
+        return self._model
+
+    def _made_from(self, schedules: Indices, times_us: Floats) -> "_Model":
+        settings = self._settings
+        rng = np.random.default_rng(schedules)  # keyed by what the model is made from, whoever asks when
+        targets = ranked(times_us)
+        order = np.argsort(targets, kind="stable")
+        learned = np.arange(len(schedules))
+        if len(schedules) > settings.most_observed:
+            half = settings.most_observed // 2
+            others = rng.permutation(order[half:])[:half]
+            learned = np.sort(np.concatenate([order[:half], others]))
+        hints = Hints.none()
+        points = self._points(schedules[learned])
+        covariance = fit(points, targets[learned], hints, settings.prior)
+        room = min(settings.most_candidates, settings.most_cells // len(learned))
+        candidates = self._candidates(schedules, schedules[order[: settings.hubs]], room, rng)
+        return _Model(
+            schedules, times_us, learned, candidates, Beliefs(covariance, hints, self._points(candidates))
+        )
+
+    def _candidates(self, schedules: Indices, hubs: Indices, room: int, rng: np.random.Generator) -> Indices:
+        """Everything, or the neighbours of the best and a random sample of the rest."""
+        if len(self._levels) <= room:
+            return np.arange(len(self._levels))
+        near = [self._neighbourhood.of(int(hub)) for hub in hubs]
+        return np.unique(np.concatenate([*near, free_sample(len(self._levels), schedules, room, rng)]))
+
+
+@dataclass
+class _Model:
+    """Beliefs with what they were made from.
+
+    Attributes:
+        schedules, times_us: All trials at the time of fitting.
+        learned: Positions of those that the model learns from.
+        candidates: Schedules the beliefs are about.
+        beliefs: Begin with nothing observed.
+        seen: Schedules observed so far, in order.
+    """
+
+    schedules: Indices
+    times_us: Floats
+    learned: NDArray[np.intp]
+    candidates: Indices
+    beliefs: Beliefs
+    seen: list[int] = field(default_factory=list)
+
+    def was_made_from(self, schedules: Indices, times_us: Floats) -> bool:
+        return np.array_equal(self.schedules, schedules) and np.array_equal(
+            self.times_us, times_us, equal_nan=True
+        )
+
+    def look(self, past: Past, points: Callable[[Indices], Points]) -> None:
+        """Observe what is finished and then what is pending, keeping the part that was observed before."""
+        count = len(self.schedules)
+        since = past.schedules[count:]
+        wanted = np.concatenate([self.schedules[self.learned], since, past.pending])
+        seen = np.array(self.seen, dtype=np.int64)
+        shared = min(len(seen), len(wanted))
+        differs = np.flatnonzero(seen[:shared] != wanted[:shared])
+        kept = int(differs[0]) if len(differs) else shared
+        if kept < len(seen):
+            self.beliefs.forget(len(seen) - kept)
+        if kept < len(wanted):
+            self.beliefs.observe(points(wanted[kept:]))
+        self.seen = wanted.tolist()
+
+    def scores(self, times_us: Floats) -> Floats:
+        """How promising each candidate is, shape (candidates,), given the times of all finished trials."""
+        targets = ranked(times_us)
+        observed = np.concatenate([self.learned, np.arange(len(self.schedules), len(times_us))])
+        means, spreads = self.beliefs.means(targets[observed]), self.beliefs.spreads()
+        return expected_improvement(means, spreads, float(targets.min()))
+
+
+def refit_count(finished: int) -> int:
+    """How many of the trials the model was last fitted to: ever fewer fits as evidence grows.
+
+    A fit is due once there are a fifth more trials than at the last, but at least 5 and at most 20 more.
+    """
+    due = 0
+    while True:
+        after = due + max(5, min(20, due // 5))
+        if after > finished:
+            return max(due, min(finished, 5))
+        due = after
+
+
+def make_auto(subject: Subject) -> AutoCore:
+    """The core for a subject."""
+    return AutoCore(subject.space)
