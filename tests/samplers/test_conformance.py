@@ -195,6 +195,10 @@ class TestTpe(GuidedConformance):
     name = "tpe"
 
 
+class TestAuto(GuidedConformance):
+    name = "auto"
+
+
 def test_every_sampler_of_the_table_is_tested() -> None:
     suites = (*SamplerConformance.__subclasses__(), *GuidedConformance.__subclasses__())
     assert {suite.name for suite in suites if hasattr(suite, "name")} == set(SAMPLERS)
