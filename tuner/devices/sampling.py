@@ -1,0 +1,192 @@
+"""Work of a launch plan on a real problem, counted on a few simulated blocks of it.
+
+Traffic (wavefronts, sectors, mma's) is from the simulator's counters. Issue slots are from the cubin, because
+ptxas rewrites address arithmetic: the main loop times its iterations, and what is outside it once. Blocks are
+taken from the middle of the grid, so that edges do not stand for the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from emitters import kernel_named
+from emitters.kernel import EmittedKernel, Inputs, Kernel, Problem
+from emitters.target import WARP
+from results.expression import evaluate
+from results.plan import KernelStep, MemsetStep
+from tuner.cubin import Binary
+from tuner.devices.errors import CandidateFaultError
+from tuner.sass import MMA, NEVER, Code
+from tuner.simulator import Counters, Launch, Memset, parse, simulate
+from tuner.work import Fill, PlanWork, Work
+
+SECTOR_BYTES = 32
+
+# mma's by the name the simulator counts them under: unit of Work, and how many units one is.
+MMA_UNITS: dict[str, tuple[str, float]] = {
+    "mma.m16n8k32.s8.s8": ("mma_s8", 1.0),
+    "mma.m16n8k32.s8.u8": ("mma_s8", 1.0),
+    "mma.m16n8k32.u8.s8": ("mma_s8", 1.0),
+    "mma.m16n8k32.u8.u8": ("mma_s8", 1.0),
+    "mma.m16n8k16.s8.s8": ("mma_s8", 0.5),
+    "mma.m16n8k16.f16.f16": ("mma_f16", 1.0),
+    "mma.m16n8k8.f16.f16": ("mma_f16", 0.5),
+    "wmma.m16n16k16.f16.f16": ("mma_f16", 2.0),
+}
+_MEMORY = ("LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "LDL", "STL", "RED", "ATOMG", "LDC", "ULDC")
+_CONTROL = ("BAR", "BRA", "EXIT", "NOP", "DEPBAR", "LDGDEPBAR", "MEMBAR", "S2R", NEVER)
+_FLOAT = ("FADD", "FMUL", "FFMA", "MUFU", "SHFL")
+_NOT_INTEGER = frozenset((*MMA, *_MEMORY, *_CONTROL, *_FLOAT))
+
+
+class UnknownMmaError(ValueError):
+    """An mma that no rate is known for."""
+
+
+def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands: Inputs) -> PlanWork:
+    """What one call of an emitted kernel asks of a GPU, for a problem.
+
+    Args:
+        emitted: Text and plan.
+        binary: What ptxas made of the text.
+        problem: The sizes.
+        operands: Every buffer of the call, outputs too, and the scalars.
+
+    Raises:
+        CandidateFaultError: A sampled block faulted.
+        UnknownMmaError: It uses an mma that no rate is known for.
+    """
+    sizes = problem.sizes
+    buffers = dict(operands.buffers)
+    workspace = emitted.plan.workspace_for(sizes)
+    if workspace:
+        buffers["workspace"] = np.zeros(workspace, np.uint8)
+    launches = [_launch(step, sizes, buffers, operands.scalars) for step in emitted.plan.steps]
+    sampled = {
+        number: _middle(launch.grid) for number, launch in enumerate(launches) if isinstance(launch, Launch)
+    }
+    # Values are judged by the gate. Here outputs are plain buffers and races are not looked for.
+    report = simulate(parse(emitted.ptx), launches, buffers, outputs=(), blocks=sampled, races=False)
+    if report.faults:
+        raise CandidateFaultError(report.faults[0].kind, f"{report.faults[0]} on {problem}")
+    steps: list[Work | Fill] = []
+    for launch, counters in zip(launches, report.counters, strict=True):
+        if isinstance(launch, Memset):
+            steps.append(Fill(float(launch.nbytes or 0)))
+        else:
+            function = binary.function(launch.entry)
+            shared = function.shared_bytes + launch.shared_bytes
+            steps.append(work_of(launch, counters, function.registers, shared, function.code))
+    return PlanWork(tuple(steps), float(sum(buffer.nbytes for buffer in buffers.values())))
+
+
+def operands_for(kernel: Kernel[Any], emitted: EmittedKernel, problem: Problem) -> Inputs:
+    """Every buffer of a call, inputs laid out as the schedule wants them. Data is made once a process."""
+    given, outputs = _data(kernel.id, problem)
+    prepared = kernel.prepare(kernel.schedule(emitted.schedule), problem, given)
+    return Inputs({**prepared.buffers, **outputs}, prepared.scalars)
+
+
+@lru_cache(maxsize=4)
+def _data(kernel_id: str, problem: Problem) -> tuple[Inputs, dict[str, Any]]:
+    kernel = kernel_named(kernel_id)
+    inputs = kernel.inputs(problem, np.random.default_rng(0))
+    outputs = [buffer for buffer in kernel.spec.buffers if buffer.role == "out"]
+    return inputs, {o.name: np.zeros(o.shape_for(problem.sizes), o.dtype) for o in outputs}
+
+
+def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: int, code: Code) -> Work:
+    """Work of one launch from the counters of some of its blocks and the code of its entry."""
+    a_block = 1.0 / counters.blocks
+    threads = int(np.prod(launch.block))
+    warps = -(-threads // WARP)
+    mma = _mma_units(counters.instructions)
+    steps = _steps(code, counters, warps)
+    inside = {name: count * steps * warps for name, count in (code.loop.mix if code.loop else {}).items()}
+    issued = float(sum(inside.values()))
+    asynchronous = counters.instructions["cp.async"] > 0
+    phased = not asynchronous and counters.shared_stores.wavefronts > 0 and code.loop is not None
+    phased = phased and code.loop is not None and code.loop.mix.get("BAR", 0) > 0
+    computing = sum(inside.get(name, 0.0) for name in (*MMA, "LDSM", "LDS"))
+    commits = counters.instructions["cp.async.commit"] * a_block / warps
+    # Loads go through L1, which serves what other warps of the block have fetched; cp.async of 16 bytes does
+    # not.
+    spread = counters.async_copies.sectors + min(counters.global_loads.ideal, counters.global_loads.sectors)
+    return Work(
+        blocks=float(np.prod(launch.grid)),
+        threads=float(threads),
+        registers=float(registers),
+        shared_bytes=float(shared_bytes),
+        steps=steps,
+        mma_s8=mma.get("mma_s8", 0.0) * a_block,
+        mma_f16=mma.get("mma_f16", 0.0) * a_block,
+        instructions=computing if phased else issued,
+        fill_instructions=issued - computing if phased else 0.0,
+        alu_instructions=sum(count for name, count in inside.items() if name not in _NOT_INTEGER),
+        other_instructions=float(warps * _outside(code)),
+        shared_reads=(counters.shared_loads.wavefronts + counters.matrix_loads.wavefronts) * a_block,
+        shared_writes=(counters.shared_stores.wavefronts + counters.async_writes.wavefronts) * a_block,
+        read_bytes=spread * SECTOR_BYTES * a_block,
+        write_bytes=counters.global_stores.sectors * SECTOR_BYTES * a_block,
+        atomic_bytes=counters.atomics.sectors * SECTOR_BYTES * a_block,
+        phased=float(phased),
+        lookahead=max(commits - steps - 1, 1.0) if asynchronous else 1.0,
+    )
+
+
+def _steps(code: Code, counters: Counters, warps: int) -> float:
+    """Iterations of the main loop: what was executed of its mma's, or else of its loads, by what one has."""
+    if code.loop is None:
+        return 1.0
+    executed = sum(count for name, count in counters.instructions.items() if name in MMA_UNITS)
+    inside = code.loop.mma
+    if not (executed and inside):
+        executed = counters.instructions["ld.global"] + counters.instructions["cp.async"]
+        inside = code.loop.mix.get("LDG", 0) + code.loop.mix.get("LDGSTS", 0)
+    return max(executed / counters.blocks / warps / inside, 1.0) if inside else 1.0
+
+
+def _outside(code: Code) -> int:
+    """Instructions of a warp outside the main loop, padding not counted."""
+    inside = code.loop.mix if code.loop else {}
+    skipped = code.mix.get("NOP", 0) - inside.get("NOP", 0)
+    return code.instructions - (code.loop.instructions if code.loop else 0) - skipped
+
+
+def _mma_units(executed: Mapping[str, int]) -> dict[str, float]:
+    units: dict[str, float] = {}
+    for name, count in executed.items():
+        if name in MMA_UNITS:
+            unit, factor = MMA_UNITS[name]
+            units[unit] = units.get(unit, 0.0) + count * factor
+        elif name.startswith(("mma.", "wmma.m", "wgmma.m")):
+            raise UnknownMmaError(f"no rate is known for {name}; known are {', '.join(MMA_UNITS)}")
+    return units
+
+
+def _middle(grid: tuple[int, int, int]) -> Sequence[int]:
+    """Linear numbers of the blocks to run: the middle of the first, the middle and the last layer of z."""
+    x, y, z = grid
+    layer = x * y
+    return sorted({layer * number + layer // 2 for number in (0, z // 2, z - 1)})
+
+
+def _launch(
+    step: KernelStep | MemsetStep,
+    sizes: Mapping[str, int],
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, float],
+) -> Launch | Memset:
+    if isinstance(step, MemsetStep):
+        return Memset(step.buffer, step.byte, evaluate(step.nbytes, sizes))
+    arguments: list[str | int | float] = []
+    for name in step.arguments:
+        if name in buffers:
+            arguments.append(name)
+        elif name in scalars:
+            arguments.append(float(scalars[name]))
+        else:
+            arguments.append(evaluate(name, sizes))
+    return Launch(step.entry, step.grid_for(sizes), step.block, step.shared_bytes, tuple(arguments))

@@ -1,0 +1,87 @@
+"""A GPU that is not there: the gate proves, the cost model predicts.
+
+The gate has run the candidate in full on its edge problems; what is added here is that blocks from the middle
+of the real problem run without a fault. Their traffic is what the prediction is made from. Nothing here is
+measured, and every row says so.
+"""
+
+from typing import Any
+
+from emitters import kernel_named
+from emitters.gpus import UnknownGpuError, target_named
+from emitters.kernel import Kernel, Problem
+from emitters.target import Target
+from results.trial import Measurement, Source, Verdict
+from tuner.cost_model import Prediction, bound_us, predict
+from tuner.devices.device import Candidate, DeviceError
+from tuner.devices.sampling import operands_for, plan_work
+
+
+class SimulatedDevice:
+    """The device ``sim:GPU``.
+
+    Args:
+        gpu: Name of a GPU in `emitters.gpus`.
+
+    Raises:
+        DeviceError: No such GPU.
+    """
+
+    source = Source.MODEL
+    policy = "model"
+    parallel = True
+
+    def __init__(self, gpu: str) -> None:
+        try:
+            self.target: Target = target_named(gpu)
+        except UnknownGpuError as error:
+            raise DeviceError(str(error)) from None
+        self.name = f"sim:{gpu}"
+
+    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict:
+        """What the gate has shown, which is all that there is without a GPU: right on the edge problems."""
+        kernel = kernel_named(candidate.kernel)
+        edges = kernel.edge_problems(kernel.schedule(candidate.schedule))
+        return Verdict(0, tuple(str(edge) for edge in edges), where="simulator")
+
+    def predict(self, candidate: Candidate, problem: Problem) -> Prediction:
+        """Predicted time and what it is made of.
+
+        Raises:
+            CandidateFaultError: A sampled block of the real problem faulted.
+        """
+        kernel = kernel_named(candidate.kernel)
+        operands = operands_for(kernel, candidate.emitted, problem)
+        return predict(plan_work(candidate.emitted, candidate.binary, problem, operands), self.target)
+
+    def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
+        """The prediction, as a measurement that says it is one.
+
+        Raises:
+            CandidateFaultError: A sampled block of the real problem faulted.
+        """
+        prediction = self.predict(candidate, problem)
+        time_us = float(prediction.time_us)
+        gpu = self.target.gpu
+        return Measurement(
+            time_us=time_us,
+            source=self.source,
+            times_us=(time_us,),
+            policy=self.policy,
+            bound_us=self.bound_us(kernel_named(candidate.kernel), problem),
+            breakdown_us={name: float(value) for name, value in prediction.breakdown_us.items()},
+            clock_mhz=gpu.clock_mhz.value if gpu else None,
+            details={
+                "limiter": prediction.limiter,
+                "resident_blocks": float(prediction.resident),
+                "rounds": float(prediction.rounds),
+            },
+        )
+
+    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
+        """The physical bound of the problem on this GPU with a warm L2, microseconds."""
+        assert self.target.gpu is not None
+        return bound_us(kernel.demand(problem), self.target.gpu)
+
+    def close(self) -> None:
+        """Nothing is held."""
