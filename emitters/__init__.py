@@ -10,12 +10,25 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from emitters.affine import AFFINE_F32
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
 from emitters.kernel import Kernel
+from emitters.q4k_gemv import Q4K_GEMV
+from emitters.q6k_gemv import Q6K_SOA_GEMV
+from emitters.rmsnorm import RMSNORM
+from emitters.sdpa import SDPA_DECODE
 
 ENTRY_POINT_GROUP = "tune.kernels"
 
-_OWN: tuple[Kernel[Any], ...] = (TERNARY_GEMM_S8, GEMM_S8)
+_OWN: tuple[Kernel[Any], ...] = (
+    TERNARY_GEMM_S8,
+    GEMM_S8,
+    AFFINE_F32,
+    RMSNORM,
+    Q4K_GEMV,
+    Q6K_SOA_GEMV,
+    SDPA_DECODE,
+)
 
 
 class UnknownKernelError(ValueError):

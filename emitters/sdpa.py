@@ -18,6 +18,7 @@ from emitters.fragments.strided import strided_in_registers, strided_through_rin
 from emitters.kernel import EmitError, EmittedKernel, Kernel, schedule_values
 from emitters.ptx import F32, R32, R64, Entry, Module, Pred, SharedLayout, at
 from emitters.sdpa_schedule import (
+    MOST_D,
     SPEC,
     VECTOR,
     SdpaSchedule,
@@ -30,7 +31,7 @@ from emitters.target import WARP, Target
 from results.plan import KernelStep, LaunchPlan, Step
 
 COMBINE = f"{SPEC.id}_combine"
-COMBINE_THREADS = 128  # the largest head dimension
+COMBINE_THREADS = MOST_D
 LOG2_E = math.log2(math.e)
 LOWEST = -3.0e38  # the running maximum before the first key; finite, so that no difference is NaN
 
@@ -60,7 +61,7 @@ def emit(schedule: SdpaSchedule, target: Target) -> EmittedKernel:
         steps.append(KernelStep(COMBINE, ("n_head", "1", "1"), (COMBINE_THREADS, 1, 1), 0, combined))
         _emit_combine(module, schedule.splits, combined)
     workspace = f"{4 * schedule.splits} * n_head * (d + 2)" if split else "0"
-    plan = LaunchPlan(tuple(steps), workspace, schedule.valid)
+    plan = LaunchPlan(tuple(steps), workspace)
     return EmittedKernel(SPEC.id, target.arch.name, schedule_values(schedule), module.text(), plan)
 
 
@@ -293,7 +294,7 @@ class _Body:
         """Warps leave their results in shared memory; then each thread makes some elements of the block's."""
         ptx, schedule = self.ptx, self.schedule
         ptx.phase("merge the warps of the block")
-        width = schedule.max_d + 2
+        width = MOST_D + 2
         base = ptx.r("add.u32", ptx.shared_base(), self.merge)
         mine = ptx.r("mad.lo.u32", self.warp, 4 * schedule.heads * width, base)
         first_group = ptx.p("setp.eq.u32", self.side, 0)
@@ -304,25 +305,25 @@ class _Body:
             row = 4 * head * width
             for j, guard in enumerate(writers):
                 four = self.sums[head][VECTOR * j : VECTOR * (j + 1)]
-                # A row is max_d + 2 words, so a vector of four is only sure to be 8-byte aligned.
+                # A row is MOST_D + 2 words, so a vector of four is only sure to be 8-byte aligned.
                 for pair in range(0, VECTOR, 2):
                     where = at(to, row + 4 * (VECTOR * schedule.lanes * j + pair))
                     store_floats(ptx, "st.shared", where, four[pair : pair + 2], guard=guard)
-            ptx.op("st.shared.f32", at(mine, row + 4 * schedule.max_d), self.maximum[head], guard=leader)
-            ptx.op("st.shared.f32", at(mine, row + 4 * schedule.max_d + 4), self.weight[head], guard=leader)
+            ptx.op("st.shared.f32", at(mine, row + 4 * MOST_D), self.maximum[head], guard=leader)
+            ptx.op("st.shared.f32", at(mine, row + 4 * MOST_D + 4), self.weight[head], guard=leader)
         ptx.op("bar.sync", 0)
         self._write_block(base)
 
     def _write_block(self, base: R32) -> None:
         ptx, schedule = self.ptx, self.schedule
-        width = schedule.max_d + 2
+        width = MOST_D + 2
         out = ptx.pointer("out" if schedule.splits == 1 else "workspace")
-        for first in range(0, schedule.heads * schedule.max_d, schedule.threads):
+        for first in range(0, schedule.heads * MOST_D, schedule.threads):
             number = ptx.r("add.u32", self.thread, first)
-            local_head = ptx.r("div.u32", number, schedule.max_d)
-            element = ptx.r("rem.u32", number, schedule.max_d)
+            local_head = ptx.r("div.u32", number, MOST_D)
+            element = ptx.r("rem.u32", number, MOST_D)
             head = ptx.r("add.u32", self.first_head, local_head)
-            mapped = ptx.p("setp.lt.u32", number, schedule.heads * schedule.max_d)
+            mapped = ptx.p("setp.lt.u32", number, schedule.heads * MOST_D)
             exists = ptx.p("setp.lt.and.u32", head, self.end_head, mapped)
             inside = ptx.p("setp.lt.and.u32", element, self.d, exists)
             done = ptx.new_label("next_elements")
@@ -330,13 +331,12 @@ class _Body:
             row = ptx.r("mad.lo.u32", local_head, 4 * width, base)
             stride = 4 * schedule.heads * width
             maxima = [
-                ptx.f("ld.shared.f32", at(row, warp * stride + 4 * schedule.max_d))
-                for warp in range(schedule.warps)
+                ptx.f("ld.shared.f32", at(row, warp * stride + 4 * MOST_D)) for warp in range(schedule.warps)
             ]
             column = ptx.r("mad.lo.u32", element, 4, row)
             shares = [
                 (
-                    ptx.f("ld.shared.f32", at(row, warp * stride + 4 * schedule.max_d + 4)),
+                    ptx.f("ld.shared.f32", at(row, warp * stride + 4 * MOST_D + 4)),
                     ptx.f("ld.shared.f32", at(column, warp * stride)),
                 )
                 for warp in range(schedule.warps)
@@ -430,6 +430,6 @@ SDPA_DECODE = Kernel(
             (64, 8, 128, 8192, 8192),
         )
     ),
-    baseline=SdpaSchedule(lanes=32, heads=1, warps=4, keys=1, stages=1, splits=16, max_d=128),
+    baseline=SdpaSchedule(lanes=32, heads=1, warps=4, keys=1, stages=1, splits=16),
     aliases=("sdpa",),
 )

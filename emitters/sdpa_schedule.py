@@ -11,6 +11,7 @@ from emitters.target import WARP
 from results.expression import ceil_div
 
 HEAD_DIMS = (64, 80, 96, 128)
+MOST_D = max(HEAD_DIMS)
 
 SPEC = KernelSpec(
     id="sdpa_decode",
@@ -57,7 +58,6 @@ class SdpaSchedule:
         keys: Keys that a group of lanes takes at once, between two corrections of its running maximum.
         stages: Turns in flight: 1 loads straight into registers, 2..4 copy ahead with cp.async.
         splits: Blocks that share the cache of a head; more than 1 adds a combine launch.
-        max_d: Largest head dimension that the registers hold.
     """
 
     lanes: int
@@ -66,12 +66,11 @@ class SdpaSchedule:
     keys: int
     stages: int
     splits: int
-    max_d: int
 
     @property
     def vectors(self) -> int:
-        """Vectors of a key that a lane holds."""
-        return ceil_div(self.max_d, VECTOR * self.lanes)
+        """Vectors of the longest key that a lane holds; it skips those past a shorter one's end."""
+        return MOST_D // (VECTOR * self.lanes)
 
     @property
     def threads(self) -> int:
@@ -89,8 +88,8 @@ class SdpaSchedule:
 
     @property
     def merge_bytes(self) -> int:
-        """Shared memory in which warps leave their results: maximum, sum and max_d values a head."""
-        return 4 * self.warps * self.heads * (self.max_d + 2)
+        """Shared memory in which warps leave their results: for each head d values, maximum and sum."""
+        return 4 * self.warps * self.heads * (MOST_D + 2)
 
     @property
     def shared_bytes(self) -> int:
@@ -103,20 +102,37 @@ class SdpaSchedule:
         row = self.vectors * VECTOR
         return 2 * self.heads * row + 2 * self.keys * row + self.heads * (self.keys + 3) + 40
 
-    @property
-    def valid(self) -> str:
-        return f"d <= {self.max_d}"
-
     def turns(self, pos: int) -> int:
-        """How often the busiest group of lanes corrects its maximum."""
+        """Turns of the busiest group of lanes."""
         units = ceil_div(ceil_div(pos, self.splits), self.keys)
         return ceil_div(units, self.groups)
 
-    def chain(self, pos: int) -> int:
+    def chain(self, pos: int, corrections: int) -> int:
         """Longest chain of roundings of a weighted value: its additions and corrections, and the merges."""
-        corrected = self.turns(pos) * (self.keys + 1)
         merged = 1 + tree_depth(WARP // self.lanes) + self.warps
-        return corrected + merged + (self.splits if self.splits > 1 else 0)
+        return self.turns(pos) * self.keys + corrections + merged + (self.splits if self.splits > 1 else 0)
+
+    def corrections(self, scores: Float64, errors: Float64) -> int:
+        """How often, at most, some group of lanes finds a larger maximum and corrects what it summed.
+
+        A turn that finds none multiplies by 2^0, which is exact. A turn counts here wherever errors of the
+        scores could make one of its keys the largest so far.
+
+        Args:
+            scores, errors: Of the keys t < pos; errors are absolute.
+        """
+        length = ceil_div(len(scores), self.splits)
+        turns = self.turns(len(scores))
+        shape = (self.splits, turns, self.groups, self.keys)
+        high, low = np.full((2, self.splits, turns * self.groups * self.keys), -np.inf)
+        for split in range(self.splits):
+            here = slice(split * length, (split + 1) * length)
+            taken = scores[here]
+            high[split, : len(taken)] = taken + errors[here]
+            low[split, : len(taken)] = taken - errors[here]
+        reached = np.maximum.accumulate(low.reshape(shape).max(axis=3), axis=1)
+        before = np.concatenate([np.full_like(reached[:, :1], -np.inf), reached[:, :-1]], axis=1)
+        return int((high.reshape(shape).max(axis=3) > before).sum(axis=1).max())
 
 
 def reference(problem: Problem, inputs: Inputs, schedule: SdpaSchedule) -> Expected:
@@ -138,8 +154,6 @@ def reference(problem: Problem, inputs: Inputs, schedule: SdpaSchedule) -> Expec
     q, k, v = (inputs.buffers[name].astype(np.float64) for name in ("q", "K", "V"))
     scale = abs(float(np.float32(inputs.scalars["scale"])))
     sign = math.copysign(1.0, inputs.scalars["scale"])
-    chain = gamma(schedule.chain(pos))
-    exponentials = schedule.turns(pos) + 4
     score_roundings = 3 + VECTOR * schedule.vectors + tree_depth(schedule.lanes)
     values, bounds = np.empty((2, problem["n_head"], d))
     for head in range(problem["n_head"]):
@@ -152,11 +166,14 @@ def reference(problem: Problem, inputs: Inputs, schedule: SdpaSchedule) -> Expec
         out = weights @ vectors
         # Errors of the exponent in natural units: log2(e) times that in the units of ex2.
         score_error = gamma(score_roundings) * magnitudes + score_roundings * TINY
+        corrections = schedule.corrections(scores, score_error)
+        exponentials = corrections + 4
         exponent_error = score_error + UNIT * (below + score_error + score_error.max())
         relative = np.exp(exponent_error + exponentials * EX2_ERROR) - 1.0
         values[head] = out
+        chain = gamma(schedule.chain(pos, corrections))
         bounds[head] = _output_error(weights, relative, vectors, out, chain)
-    lost = pos * (exponentials + 4) * 3.0 * TINY * (1.0 + np.abs(v[:pos]).max())
+    lost = pos * (schedule.turns(pos) + 8) * 3.0 * TINY * (1.0 + np.abs(v[:pos]).max())
     return Expected({"out": values}, {"out": bounds + lost})
 
 
@@ -190,12 +207,11 @@ def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
     ring."""
     per_split = schedule.groups * schedule.keys
     deep = schedule.splits * per_split * (schedule.stages if schedule.stages > 1 else 1) + schedule.keys + 1
-    dims = [min(d, schedule.max_d) for d in (64, 80, 96, 128)]
     shapes = (
-        (1, 1, dims[0], 1, 1),
-        (6, 2, dims[1], 2 * schedule.keys + 3, 2 * schedule.keys + 2),
-        (8, 1, dims[2], per_split + 1, per_split + 1),
-        (2, 1, dims[3], deep + 2, deep),
+        (1, 1, 64, 1, 1),
+        (6, 2, 80, 2 * schedule.keys + 3, 2 * schedule.keys + 2),
+        (8, 1, 96, per_split + 1, per_split + 1),
+        (2, 1, 128, deep + 2, deep),
     )
     return tuple(SPEC.problem(*shape) for shape in shapes)
 

@@ -5,12 +5,22 @@ from importlib.metadata import entry_points
 
 from emitters import ENTRY_POINT_GROUP
 from emitters.target import Target
+from search_spaces.affine import affine_f32_space
 from search_spaces.gemm import gemm_s8_space, ternary_gemm_s8_space
+from search_spaces.q4k_gemv import q4k_gemv_space
+from search_spaces.q6k_gemv import q6k_gemv_space
+from search_spaces.rmsnorm import rmsnorm_space
+from search_spaces.sdpa import sdpa_decode_space
 from search_spaces.space import Space
 
 _OWN: dict[str, Callable[[Target], Space]] = {
     "ternary_gemm_s8": ternary_gemm_s8_space,
     "gemm_s8": gemm_s8_space,
+    "affine_f32": affine_f32_space,
+    "rmsnorm": rmsnorm_space,
+    "q4k_gemv": q4k_gemv_space,
+    "q6k_soa_gemv": q6k_gemv_space,
+    "sdpa_decode": sdpa_decode_space,
 }
 
 

@@ -6,12 +6,12 @@ from search_spaces.gemv import registers_fit
 from search_spaces.space import Constraint, Parameter, Space
 
 LONG_CACHE = 14336
-LONGEST_CHAIN = 320
+LONGEST_CHAIN = 288
+USUAL_CORRECTIONS = 16
 MOST_KEYS_A_ROUND = 2048
 
 PARAMETERS = (
     Parameter("lanes", (4, 8, 16, 32), "power", "lanes that share a key"),
-    Parameter("max_d", (64, 128), "power", "largest head dimension that the registers hold"),
     Parameter("heads", (1, 2, 4, 8), "power", "query heads of a KV head that a block serves"),
     Parameter("keys", (1, 2, 4, 8), "power", "keys between two corrections of a running maximum"),
     Parameter("warps", (1, 2, 4, 8, 16), "power", "warps of a block"),
@@ -25,36 +25,28 @@ def sdpa_decode_space(target: Target) -> Space:
     return Space("sdpa_decode", PARAMETERS, _CONSTRAINTS, target)
 
 
-def _of(lanes: int, max_d: int, heads: int, keys: int, warps: int, stages: int, splits: int) -> SdpaSchedule:
-    return SdpaSchedule(lanes, heads, warps, keys, stages, splits, max_d)
+def _of(lanes: int, heads: int, keys: int, warps: int, stages: int, splits: int) -> SdpaSchedule:
+    return SdpaSchedule(lanes, heads, warps, keys, stages, splits)
 
 
-def _fits_registers(lanes: int, max_d: int, heads: int, keys: int, warps: int, _target: Target) -> bool:
-    return registers_fit(_of(lanes, max_d, heads, keys, 1, 1, 1).registers, warps)
+def _fits_registers(lanes: int, heads: int, keys: int, warps: int, _target: Target) -> bool:
+    return registers_fit(_of(lanes, heads, keys, 1, 1, 1).registers, warps)
 
 
-def _fits_shared(
-    lanes: int, max_d: int, heads: int, keys: int, warps: int, stages: int, target: Target
-) -> bool:
-    return _of(lanes, max_d, heads, keys, warps, stages, 1).shared_bytes <= target.arch.shared_per_block
+def _fits_shared(lanes: int, heads: int, keys: int, warps: int, stages: int, target: Target) -> bool:
+    return _of(lanes, heads, keys, warps, stages, 1).shared_bytes <= target.arch.shared_per_block
 
 
 _CONSTRAINTS = (
     Constraint(
-        "lanes-have-elements",
-        ("lanes", "max_d"),
-        lambda lanes, max_d, _target: lanes * 4 <= max_d,
-        "a lane must hold at least one vector of four elements",
-    ),
-    Constraint(
         "registers",
-        ("lanes", "max_d", "heads", "keys", "warps"),
+        ("lanes", "heads", "keys", "warps"),
         _fits_registers,
         "queries, results and what is in flight must fit the registers of an SM",
     ),
     Constraint(
         "shared-memory",
-        ("lanes", "max_d", "heads", "keys", "warps", "stages"),
+        ("lanes", "heads", "keys", "warps", "stages"),
         _fits_shared,
         "the ring and the merge must fit the shared memory of a block",
     ),
@@ -68,8 +60,8 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "chain",
-        ("lanes", "max_d", "heads", "keys", "warps", "stages", "splits"),
-        lambda *values: _of(*values[:-1]).chain(LONG_CACHE) <= LONGEST_CHAIN,
+        ("lanes", "heads", "keys", "warps", "stages", "splits"),
+        lambda *values: _of(*values[:-1]).chain(LONG_CACHE, USUAL_CORRECTIONS) <= LONGEST_CHAIN,
         f"above {LONGEST_CHAIN} roundings in a row at {LONG_CACHE} keys the error bound hides a lost key",
     ),
 )

@@ -2,7 +2,7 @@
 
 from emitters.fragments.wmma import SHAPES
 from emitters.target import Target
-from emitters.wmma_gemv import MMA, UNIT, WmmaGemvSchedule
+from emitters.wmma_gemv_schedule import MMA, UNIT, WmmaGemvSchedule
 from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
