@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.simulator.carries import product_with_carry, sum_with_carry
 from tuner.simulator.floats import float_binary, float_divide, float_multiply_add, float_unary
 from tuner.simulator.instructions import Closure, Compute, Opcode, Recipe, Registers, UnknownModifierError, instruction
 from tuner.simulator.scalar_types import POISON, SCALARS, U32, U64, Lanes, Scalar
@@ -36,9 +37,12 @@ def binary(function: Callable[[Lanes, Lanes], Lanes], scalar: Scalar) -> Callabl
     return plain
 
 
-@instruction("add", "sub")
+@instruction("add", "sub", "addc", "subc")
 def add(opcode: Opcode) -> Recipe:
     """Integer sums wrap; `.sat` (s32 only) clamps."""
+    takes, gives = opcode.name.endswith("c"), opcode.flag("cc")
+    if takes or gives:
+        return sum_with_carry(opcode, takes, gives)
     saturate = opcode.flag("sat") if "s32" in opcode.modifiers else False
     if any(name in opcode.modifiers for name in ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")):
         return float_binary(opcode)
@@ -125,13 +129,16 @@ def mul(opcode: Opcode) -> Recipe:
     return Compute(wide_of(scalar) if part == "wide" else scalar, (scalar, scalar), build)
 
 
-@instruction("mad")
+@instruction("mad", "madc")
 def mad(opcode: Opcode) -> Recipe:
+    gives = opcode.flag("cc")
     part = opcode.choice("lo", "hi", "wide", default="")
     if not part:
         return float_multiply_add(opcode)
     saturate = opcode.flag("sat")
     scalar = opcode.type(*INTEGERS)
+    if gives or opcode.name == "madc":
+        return product_with_carry(opcode, scalar, part, opcode.name == "madc", gives)
     function = multiply(scalar, part)
     result = wide_of(scalar) if part == "wide" else scalar
     if saturate:

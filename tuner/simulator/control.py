@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tuner.simulator.barriers import BarrierOperands
 from tuner.simulator.instructions import Control, Effect, Opcode, Recipe, Site, UnknownModifierError, instruction
 from tuner.simulator.parser import Integer, Name
+from tuner.simulator.scalar_types import PREDICATE, U32
 
 
 @instruction("bra")
@@ -36,21 +38,52 @@ def exit_(opcode: Opcode) -> Recipe:
 
 @instruction("bar", "barrier")
 def bar(opcode: Opcode) -> Recipe:
-    """`bar` is `barrier.aligned`."""
+    """`bar` is `barrier.aligned`; arrive does not wait, red reduces a predicate over the threads that arrive."""
+    if opcode.name == "barrier" and opcode.flag("cluster"):
+        raise UnknownModifierError(f"{opcode.text} is not simulated")
     opcode.flag("cta")
     action = opcode.choice("sync", "arrive", "red", "warp")
+    if action == "warp":
+        opcode.choice("sync")
+        return Control("warp_barrier", _bind_warp_barrier, "barrier")
     aligned = opcode.flag("aligned") or opcode.name == "bar"
-    if action != "sync":
-        raise UnknownModifierError(f"{opcode.name}.{action} is not simulated")
+    operation = ""
+    if action == "red":
+        operation = opcode.choice("popc", "and", "or")
+        opcode.type("u32", "pred")
 
     def bind(site: Site) -> tuple[Any, ...]:
-        site.expect(1)
-        (number,) = site.operands
-        if not isinstance(number, Integer) or not 0 <= number.value < 16:
-            raise site.error("a barrier number from 0 to 15 was expected")
-        return number.value, aligned
+        operands = list(site.operands)
+        target = predicate = 0
+        negated = False
+        if action == "red":
+            if len(operands) not in (3, 4):
+                raise site.error("bar.red takes d, a barrier, an optional count and a predicate")
+            predicate, negated = site.predicate(operands.pop())
+            target = site.target(operands.pop(0), U32 if operation == "popc" else PREDICATE)
+        if len(operands) not in ((2,) if action == "arrive" else (1, 2)):
+            raise site.error(f"{opcode.name}.{action} takes a barrier and a thread count")
+        if isinstance(operands[0], Integer) and not 0 <= operands[0].value < 16:
+            raise site.error(f"a barrier number must be from 0 to 15, got {operands[0].value}")
+        number = site.source(operands[0], U32)
+        count = 0
+        if len(operands) == 2:
+            count = site.source(operands[1], U32)
+            if isinstance(operands[1], Integer):
+                site.barrier_count = operands[1].value
+            else:
+                site.finer_order = True
+        if action == "arrive" or not isinstance(operands[0], Integer):
+            site.finer_order = True
+        return (BarrierOperands(action, number, count, aligned, operation, target, predicate, negated),)
 
     return Control("barrier", bind, "barrier")
+
+
+def _bind_warp_barrier(site: Site) -> tuple[Any, ...]:
+    site.expect(1)
+    site.finer_order = True
+    return (site.source(site.operands[0], U32),)
 
 
 def nothing(site: Site) -> Any:
@@ -68,7 +101,7 @@ def fence(opcode: Opcode) -> Recipe:
     return Effect(nothing, "fence")
 
 
-@instruction("nanosleep", "pragma", "prefetch", "prefetchu", "discard", "applypriority")
+@instruction("nanosleep", "pragma", "prefetch", "prefetchu", "applypriority")
 def hint(opcode: Opcode) -> Recipe:
     """Changes nothing that a program can see."""
     opcode.modifiers.clear()

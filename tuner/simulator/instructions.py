@@ -150,6 +150,8 @@ class Site:
         result: slot of the value that the closure returns; -1 where the closure writes by itself.
         category: what the instruction counts as, where that depends on its operands.
         widths: (state space, bytes) of its memory accesses, which decide how finely memory is tracked.
+        finer_order: whether it orders threads of a block by other means than a whole-block barrier.
+        barrier_count: literal thread count of a block barrier.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
     """
 
@@ -164,6 +166,8 @@ class Site:
         self.category = ""
         self.widths: list[tuple[str, int]] = []
         self.holds_matrices = False
+        self.finer_order = False
+        self.barrier_count = 0
 
     @property
     def line(self) -> int:

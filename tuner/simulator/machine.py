@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator.barriers import Barriers
+from tuner.simulator.clock_races import ClockRaces
 from tuner.simulator.counters import Counters
 from tuner.simulator.instructions import Site
 from tuner.simulator.memory import GlobalMemory, SharedMemory
@@ -47,6 +49,13 @@ class Context:
         self.block_warps = [0] * len(self.program.blocks)
 
     @property
+    def clocks(self) -> bool:
+        """Whether races on shared memory need vector clocks: threads are ordered by more than whole-block barriers."""
+        return self.races and (
+            self.program.finer_order or any(count != self.threads for count in self.program.barrier_counts)
+        )
+
+    @property
     def threads(self) -> int:
         return self.block[0] * self.block[1] * self.block[2]
 
@@ -74,9 +83,10 @@ class Batch:
         self.warps = self.threads // WARP
         nbytes = layout.dynamic_start + context.shared_bytes - 1024
         self.shared = SharedMemory(self.blocks, nbytes)
-        self.races = (
-            SharedRaces(self.blocks, self.threads, nbytes, program.granule_bytes) if context.races else None
-        )
+        self.races: SharedRaces | ClockRaces | None = None
+        if context.races:
+            detector = ClockRaces if context.clocks else SharedRaces
+            self.races = detector(self.blocks, self.threads, nbytes, program.granule_bytes)
         self.mask: Mask | None = None
         self.existing: Mask | None = None
         if self.threads != context.threads:
@@ -84,7 +94,7 @@ class Batch:
         self.live = self.existing
         self.steps = 0
         self.pending: dict[int, Mask | None] = {}
-        self.waiting: dict[int, list[tuple[Block, Mask | None]]] = {}
+        self.barriers = Barriers(self)
         self.narrowings: dict[tuple[int, bool, int], tuple[Any, Any, Any]] = {}
         self.state: dict[str, Any] = {}
         self.registers: list[Any] = list(layout.initial)
@@ -103,7 +113,7 @@ class Batch:
             while self.pending:
                 index = min(self.pending)
                 self.run_block(self.program.blocks[index], self.pending.pop(index))
-                if not self.pending and self.waiting:
+                if not self.pending and self.barriers.waiting:
                     self.deadlock()
         except Stopped:
             return
@@ -173,66 +183,33 @@ class Batch:
             self.live = np.zeros((1, 1), bool)
         elif leaving is not False:
             self.live = ~leaving if self.live is None else self.live & ~leaving
-            for barrier in list(self.waiting):
-                self.release(barrier)
+            self.barriers.thread_left()
         if rest is not False:
             self.add_pending(block.index + 1, rest)
 
     def end_barrier(self, block: Block) -> None:
-        """A whole-block barrier: every live thread of the block arrives, then all go on."""
-        barrier, aligned = block.details
         arriving, rest = self.split(block)
         if rest is not False:
             self.add_pending(block.index + 1, rest)
-        if arriving is False:
-            return
-        if arriving is None and not self.waiting:
-            self.new_epoch(None)
-            self.add_pending(block.index + 1, None)
-            return
-        if aligned and arriving is not None and block.site is not None:
-            self.mask = arriving
-            self.check_whole_warps(block.site, self.live)
-        self.waiting.setdefault(barrier, []).append((block, arriving))
-        self.release(barrier)
+        if arriving is not False:
+            self.barriers.arrive(block, arriving)
 
-    def release(self, barrier: int) -> None:
-        """Let the blocks go on whose live threads have all arrived."""
-        shape = (self.blocks, self.threads)
-        arrived = np.zeros(shape, bool)
-        for _, mask in self.waiting[barrier]:
-            arrived |= True if mask is None else mask
-        live = np.broadcast_to(True if self.live is None else self.live, shape)
-        complete = (arrived == (live | arrived)).all(axis=1) & arrived.any(axis=1)
-        if not complete.any():
-            return
-        entries = self.waiting.pop(barrier)
-        self.new_epoch(complete)
-        stay = []
-        for block, mask in entries:
-            full = np.broadcast_to(True if mask is None else mask, shape)
-            going = full & complete[:, None]
-            if going.any():
-                self.add_pending(block.index + 1, None if going.all() else going)
-            staying = full & ~complete[:, None]
-            if staying.any():
-                stay.append((block, staying))
-        if stay:
-            self.waiting[barrier] = stay
+    def end_warp_barrier(self, block: Block) -> None:
+        arriving, rest = self.split(block)
+        if rest is not False:
+            self.add_pending(block.index + 1, rest)
+        if arriving is not False:
+            self.barriers.arrive_warp(block, arriving)
 
     def new_epoch(self, released: Mask | None) -> None:
         if self.races is not None:
             self.races.barrier(released)
 
     def deadlock(self) -> None:
-        block, mask = next(iter(self.waiting.values()))[0]
-        if block.site is not None:
-            self.fault(
-                "divergence",
-                "threads wait at this barrier for others of their block that never come to it",
-                block.site,
-                np.ones((1, 1), bool) if mask is None else mask,
-            )
+        found = self.barriers.first_waiting()
+        if found is not None and found[0].site is not None:
+            message = "threads wait at this barrier for others that never come to it"
+            self.fault("divergence", message, found[0].site, found[1])
         raise Stopped
 
     def endless(self, block: Block) -> None:
@@ -317,21 +294,26 @@ class Batch:
 
     def shared_fault(self, kind: str, message: str, site: Site, block: int, thread: int, offset: int, count: int,
                      other: int | None = None) -> None:  # fmt: skip
-        """Record a fault at a shared address; `other` is the key of the second party of a race."""
+        """Record a fault at a shared address; `other` is the key (`SharedRaces`) of the second party of a race."""
+        number = who = None
+        if other is not None:
+            number = other & ((1 << SITE_BITS) - 1)
+            who = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
+        self.shared_race(kind, message, site, block, thread, offset, count, number, None if who == MANY else who)
+
+    def shared_race(self, kind: str, message: str, site: Site, block: int, thread: int, offset: int, count: int,
+                    other_site: int | None, other_thread: int | None) -> None:  # fmt: skip
+        """Record a fault at a shared address, with the number of the instruction and the thread it collides with."""
         findings, step = self.context.findings, self.context.step
         if findings.seen(kind, step, site.line, count):
             return
         where, who = self.place(block, thread)
-        other_site = other_thread = None
-        if other is not None:
-            other_site = self.program.sites[other & ((1 << SITE_BITS) - 1)]
-            number = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
-            other_thread = None if number == MANY else unravel(number, self.context.block)
+        other = self.program.sites[other_site] if other_site is not None else None
+        them = unravel(other_thread, self.context.block) if other_thread is not None else None
         findings.add(
             Fault(
                 kind, message, site.line, site.text, step, where, who, offset + 1024, "shared", "",
-                other_site.line if other_site else None, other_site.text if other_site else "", other_thread,
-                where if other_site else None, count,
+                other.line if other else None, other.text if other else "", them, where if other else None, count,
             )
         )  # fmt: skip
 

@@ -465,7 +465,7 @@ class _Parser:
                         except ValueError as error:
                             raise self.error(str(error), offset) from None
                         if renamed:
-                            operand = _rename(operand, renamed)
+                            operand = renamed_operand(operand, renamed)
                         cache[item] = operand
                     operands.append(operand)
                 if guard is not None and guard in renamed:
@@ -534,19 +534,19 @@ def _declared(statement: str) -> list[str]:
     return [first, *(prefix + part for part in parts[1:])]
 
 
-def _rename(operand: Operand, renamed: dict[str, str]) -> Operand:
+def renamed_operand(operand: Operand, renamed: dict[str, str]) -> Operand:
     if isinstance(operand, Name):
         return Name(renamed.get(operand.text, operand.text))
     if isinstance(operand, Vector):
-        return Vector(tuple(_rename(item, renamed) for item in operand.items))
+        return Vector(tuple(renamed_operand(item, renamed) for item in operand.items))
     if isinstance(operand, Arguments):
-        return Arguments(tuple(_rename(item, renamed) for item in operand.items))
+        return Arguments(tuple(renamed_operand(item, renamed) for item in operand.items))
     if isinstance(operand, Negated):
-        return Negated(_rename(operand.operand, renamed))
+        return Negated(renamed_operand(operand.operand, renamed))
     if isinstance(operand, Pair):
-        return Pair(_rename(operand.first, renamed), _rename(operand.second, renamed))
+        return Pair(renamed_operand(operand.first, renamed), renamed_operand(operand.second, renamed))
     if isinstance(operand, Address) and operand.base is not None:
         coordinates = operand.coordinates
         return Address(Name(renamed.get(operand.base.text, operand.base.text)), operand.offset,
-                       _rename(coordinates, renamed) if coordinates else None)  # type: ignore[arg-type]  # fmt: skip
+                       renamed_operand(coordinates, renamed) if coordinates else None)  # type: ignore[arg-type]  # fmt: skip
     return operand

@@ -56,6 +56,8 @@ class Program:
     """What a launch needs of an entry.
 
     `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global memory.
+    `finer_order` says that threads of a block are ordered by more than block barriers, `barrier_counts` are the thread
+    counts that those name.
     """
 
     function: Function
@@ -64,6 +66,8 @@ class Program:
     sites: list[Site]
     granule_bytes: int
     global_bytes: int
+    finer_order: bool
+    barrier_counts: tuple[int, ...]
 
 
 def program_of(module: Module, name: str) -> Program:
@@ -81,7 +85,11 @@ def _lower(module: Module, entry: Function) -> Program:
     lowering.run()
     granule = min(lowering.widths["shared"], default=4)
     stored = min(lowering.widths["global"], default=4)
-    return Program(function, layout, lowering.blocks, lowering.sites, min(granule, 4), min(stored, 4))
+    return Program(
+        function, layout, lowering.blocks, lowering.sites, min(granule, 4), min(stored, 4),
+        any(site.finer_order for site in lowering.sites),
+        tuple(site.barrier_count for site in lowering.sites if site.barrier_count),
+    )  # fmt: skip
 
 
 class _Lowering:
@@ -151,7 +159,9 @@ class _Lowering:
                 block.kind, block.guard, block.negated = recipe.kind, guard, item.negated
                 block.details, block.site = recipe.bind(site), site
                 block.counts[recipe.category] += 1
-                self.note(site, block, ())
+                if site.writes:
+                    site.reads.extend(site.writes)  # lanes that do not wait keep their value
+                self.note(site, block, site.writes)
                 return True
             closure, target = self.bind(recipe, site)
         except UnknownModifierError as error:

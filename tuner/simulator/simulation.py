@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tuner.simulator.coverage  # noqa: F401 - enters every instruction in the table
+from tuner.simulator.clock_races import bytes_for_block
 from tuner.simulator.counters import Counters
 from tuner.simulator.machine import WARP, Batch, Context
 from tuner.simulator.memory import GlobalMemory
@@ -22,6 +23,7 @@ from tuner.simulator.scalar_types import SCALARS
 Argument: TypeAlias = str | int | float
 LANES_A_BATCH = 16384
 SHARED_BYTES_A_BATCH = 32 << 20
+CLOCK_BYTES_A_BATCH = 96 << 20
 STEP_BUDGET = 4_000_000
 
 
@@ -207,6 +209,9 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
     threads = -(-context.threads // WARP) * WARP
     shared = max(context.program.layout.dynamic_start + context.shared_bytes - 1024, 1)
     size = max(1, min(LANES_A_BATCH // threads, SHARED_BYTES_A_BATCH // shared))
+    if context.clocks:
+        each = bytes_for_block(threads, shared, context.program.granule_bytes)
+        size = max(1, min(size, CLOCK_BYTES_A_BATCH // each))
     for first in range(0, len(ids), size):
         Batch(context, ids[first : first + size]).run()
     counters = context.counters
