@@ -66,7 +66,9 @@ def _checked_segments(batch: Batch, address: Index, nbytes: int, site: Site, mas
     return segments
 
 
-def load_global(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any, traffic: Traffic) -> NDArray[Any]:
+def load_global(
+    batch: Batch, address: Index, nbytes: int, site: Site, mask: Any, traffic: Traffic, order: str = ""
+) -> NDArray[Any]:
     """Return elements of `nbytes` from global addresses; inactive lanes hold anything."""
     segments = global_segments(batch, address, nbytes, site, mask)
     result: Any = None
@@ -77,7 +79,7 @@ def load_global(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any
             count_global(batch, traffic, offsets, nbytes, lanes)
         loaded = buffer.view(nbytes).take(offsets >> (nbytes.bit_length() - 1))
         if buffer.races is not None:
-            buffer.races.read(batch, offsets, nbytes, lanes, site)
+            buffer.races.read(batch, offsets, nbytes, lanes, site, order)
         if len(segments) == 1 and lanes is mask:
             return loaded
         result = poison_like(loaded) if result is None else result
@@ -107,7 +109,9 @@ def check_written(batch: Batch, buffer: Buffer, offsets: Index, nbytes: int, sit
         batch.fault("uninitialised", message, site, full, offset, "global", buffer.name)
 
 
-def store_global(batch: Batch, address: Index, values: NDArray[Any], site: Site, mask: Any) -> None:
+def store_global(
+    batch: Batch, address: Index, values: NDArray[Any], site: Site, mask: Any, order: str = ""
+) -> None:
     """Store elements at global addresses in the active lanes."""
     nbytes = values.dtype.itemsize
     for buffer, offsets, lanes in global_segments(batch, address, nbytes, site, mask):
@@ -115,7 +119,7 @@ def store_global(batch: Batch, address: Index, values: NDArray[Any], site: Site,
         if batch.count:
             count_global(batch, batch.counters.global_stores, offsets, nbytes, lanes)
         if buffer.races is not None:
-            buffer.races.write(batch, offsets, nbytes, lanes, site, values)
+            buffer.races.write(batch, offsets, nbytes, lanes, site, values, order)
         view = buffer.writable(nbytes)
         if lanes is not None:
             shape = np.broadcast_shapes(index.shape, values.shape, lanes.shape)
@@ -208,23 +212,27 @@ def shared_offsets(batch: Batch, address: Index, nbytes: int, site: Site, mask: 
     return np.where(good, full, 0), good
 
 
-def load_shared(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any) -> NDArray[Any]:
+def load_shared(
+    batch: Batch, address: Index, nbytes: int, site: Site, mask: Any, order: str = ""
+) -> NDArray[Any]:
     offsets, lanes = shared_offsets(batch, address, nbytes, site, mask)
     if batch.count:
         count_shared(batch, batch.counters.shared_loads, offsets, nbytes, lanes)
     if batch.races is not None:
-        batch.races.read(batch, *race_lanes(batch, offsets, nbytes, lanes), site)
+        batch.races.read(batch, *race_lanes(batch, offsets, nbytes, lanes), site, order=order)
     loaded = batch.shared.load(offsets, nbytes)
     return loaded if lanes is mask else np.where(lanes, loaded, poison_like(loaded))
 
 
-def store_shared(batch: Batch, address: Index, values: NDArray[Any], site: Site, mask: Any) -> None:
+def store_shared(
+    batch: Batch, address: Index, values: NDArray[Any], site: Site, mask: Any, order: str = ""
+) -> None:
     nbytes = values.dtype.itemsize
     offsets, lanes = shared_offsets(batch, address, nbytes, site, mask)
     if batch.count:
         count_shared(batch, batch.counters.shared_stores, offsets, nbytes, lanes)
     if batch.races is not None:
-        batch.races.write(batch, *race_lanes(batch, offsets, nbytes, lanes), site, values)
+        batch.races.write(batch, *race_lanes(batch, offsets, nbytes, lanes), site, values, order=order)
     shape = (batch.blocks, batch.threads)
     _, lanes = full_rows(batch, offsets, lanes)
     batch.shared.store(np.broadcast_to(offsets, (len(offsets), batch.threads)), nbytes, np.broadcast_to(values, shape), lanes)

@@ -22,7 +22,7 @@ from tuner.simulator.accesses import (
     shared_offsets,
 )
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
-from tuner.simulator.loads_stores import lane_addresses, take_hints, windows
+from tuner.simulator.loads_stores import lane_addresses, take_hints, take_order, windows
 from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Buffer, Index
 from tuner.simulator.parser import SINK
 from tuner.simulator.rounding import read, write
@@ -84,7 +84,7 @@ def atom(opcode: Opcode) -> Recipe:
     if "async" in opcode.modifiers:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     opcode.flag("noftz")
-    policy = take_hints(opcode)
+    order, policy = take_order(opcode) or "relaxed", take_hints(opcode)
     space = opcode.choice("global", "shared", "shared::cta", default="generic").split("::")[0]
     operation = opcode.choice("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
     count = int(opcode.choice("v2", "v4", "v8", default="v1")[1:])
@@ -106,16 +106,20 @@ def atom(opcode: Opcode) -> Recipe:
         base, offset = site.address(operands[0])
         values = [site.source(item, scalar) for item in site.items(operands[1], count)]
         other = site.source(operands[2], scalar) if operation == "cas" else None
+        site.polls = returns
         if space != "global":
             site.widths.append(("shared", scalar.nbytes))
+            site.shared_atomic = True
+            site.finer_order |= order != "relaxed"
         if space != "shared":
             site.widths.append(("global", scalar.nbytes))
+            site.stores_through.append(base)
 
         def run(r: Registers, s: Batch) -> None:
             address = lane_addresses(r, base, offset)
             for number, slot in enumerate(values):
                 second = r[other] if other is not None else None
-                old = _everywhere(s, site, space, address + number * scalar.nbytes, r[slot], second, update, scalar)
+                old = _everywhere(s, site, space, address + number * scalar.nbytes, r[slot], second, update, scalar, order)
                 if returns and targets[number]:
                     s.write(r, targets[number], old)
 
@@ -125,7 +129,7 @@ def atom(opcode: Opcode) -> Recipe:
 
 
 def _everywhere(
-    s: Batch, site: Site, space: str, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar
+    s: Batch, site: Site, space: str, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, order: str
 ) -> Bits:
     """Carry out an atomic in whatever state space the lanes address; return the old values (B, T)."""
     shape = (s.blocks, s.threads)
@@ -134,18 +138,19 @@ def _everywhere(
     for window, lanes in places:
         if window == 1:
             local = address - SHARED_WINDOW if space == "generic" else address
-            _in_shared(s, site, local, value, other, update, scalar, lanes, old)
+            _in_shared(s, site, local, value, other, update, scalar, lanes, old, order)
         elif window == 2:
             at = address - LOCAL_WINDOW
             s.fault("out_of_bounds", "an atomic cannot reach local memory", site, s.active_lanes(), int(at.max()), "local")
         else:
-            _in_global(s, site, address, value, other, update, scalar, lanes, old)
+            _in_global(s, site, address, value, other, update, scalar, lanes, old, order)
     return old
 
 
 def _in_global(
-    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits
-) -> None:
+    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits,
+    order: str,
+) -> None:  # fmt: skip
     nbytes = scalar.nbytes
     for buffer, offsets, here in global_segments(s, address, nbytes, site, lanes):
         if buffer.written is not None:
@@ -153,7 +158,7 @@ def _in_global(
         if s.count:
             count_global(s, s.counters.atomics, offsets, nbytes, here)
         if buffer.races is not None:
-            buffer.races.atomic(s, offsets, nbytes, here, site)
+            buffer.races.atomic(s, offsets, nbytes, here, site, order)
         chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
         index = np.broadcast_to(offsets, old.shape)[chosen] >> (nbytes.bit_length() - 1)
         old[chosen] = _serially(s, buffer.writable(nbytes), index, value, other, update, chosen)
@@ -166,15 +171,16 @@ def _mark(buffer: Buffer, index: Index, nbytes: int) -> None:
 
 
 def _in_shared(
-    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits
-) -> None:
+    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits,
+    order: str,
+) -> None:  # fmt: skip
     nbytes = scalar.nbytes
     offsets, here = shared_offsets(s, address, nbytes, site, lanes)
     if s.count:
         count_shared(s, s.counters.shared_atomics, offsets, nbytes, here)
     offsets, here = full_rows(s, offsets, here)
     if s.races is not None:
-        s.races.atomic(s, offsets, nbytes, here, site)
+        s.races.atomic(s, offsets, nbytes, here, site, order)
     chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
     flat = s.shared.flat_view(nbytes)
     index = (np.broadcast_to(offsets, old.shape) + s.shared.rows)[chosen] >> (nbytes.bit_length() - 1)

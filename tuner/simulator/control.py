@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.simulator.barriers import BarrierOperands
-from tuner.simulator.instructions import Control, Effect, Opcode, Recipe, Site, UnknownModifierError, instruction
+from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.instructions import Control, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
 from tuner.simulator.parser import Integer, Name
 from tuner.simulator.scalar_types import PREDICATE, U32
+
+if TYPE_CHECKING:
+    from tuner.simulator.machine import Batch
 
 
 @instruction("bra")
@@ -93,16 +97,36 @@ def nothing(site: Site) -> Any:
 
 @instruction("membar", "fence")
 def fence(opcode: Opcode) -> Recipe:
-    """Orders memory; what it orders between blocks is followed where global races are."""
-    opcode.flag("proxy", "alias", "async", "async::global", "tensormap::generic")
-    opcode.flag("sc", "acq_rel", "acquire", "release")
-    opcode.flag("cta", "gl", "gpu", "sys", "cluster", "level")
-    opcode.flag("async::shared::cta", "async::shared::cluster", "mbarrier_init")
-    return Effect(nothing, "fence")
+    """Makes strong accesses around it release and acquire; one of cta scope does so within the block only."""
+    proxy = opcode.flag("proxy", "alias", "async", "async::global", "async::shared::cta", "tensormap::generic")
+    opcode.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init", "level")
+    wide = not opcode.flag("cta") or proxy
+    opcode.flag("gl", "gpu", "sys", "cluster")
+
+    def bind(site: Site) -> Any:
+        site.fences = True
+
+        def run(r: Registers, s: Batch) -> None:
+            if s.races is None or proxy:
+                return
+            lanes = s.active_lanes()
+            if isinstance(s.races, ClockRaces):
+                s.races.fence(lanes)
+            if wide:
+                s.context.order.fence(s, lanes)
+
+        return run
+
+    return Effect(bind, "fence")
 
 
 @instruction("nanosleep", "pragma", "prefetch", "prefetchu", "applypriority")
 def hint(opcode: Opcode) -> Recipe:
-    """Changes nothing that a program can see."""
+    """Changes nothing that a program can see, but a loop around a sleep waits for somebody."""
     opcode.modifiers.clear()
-    return Effect(nothing, "hint")
+
+    def bind(site: Site) -> Any:
+        site.polls = opcode.name == "nanosleep"
+        return nothing(site)
+
+    return Effect(bind, "hint")

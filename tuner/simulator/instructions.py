@@ -152,6 +152,10 @@ class Site:
         widths: (state space, bytes) of its memory accesses, which decide how finely memory is tracked.
         finer_order: whether it orders threads of a block by other means than a whole-block barrier.
         barrier_count: literal thread count of a block barrier.
+        polls: whether a loop around it may wait for another thread.
+        fences, shared_atomic: a fence; an atomic that may reach shared memory. Together they order threads, too.
+        stores_through: slots of the addresses it stores to, outside shared memory.
+        parameter: byte offset of the kernel parameter it loads, -1 for none.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
     """
 
@@ -168,6 +172,11 @@ class Site:
         self.holds_matrices = False
         self.finer_order = False
         self.barrier_count = 0
+        self.polls = False
+        self.fences = False
+        self.shared_atomic = False
+        self.stores_through: list[int] = []
+        self.parameter = -1
 
     @property
     def line(self) -> int:

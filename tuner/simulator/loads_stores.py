@@ -23,11 +23,17 @@ _SCOPE = ("cta", "cluster", "gpu", "sys")
 _CACHE = ("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt")
 
 
+def take_order(opcode: Opcode) -> str:
+    """Take the memory order: "" for weak accesses; volatile ones are relaxed."""
+    order = opcode.choice(*_ORDER, "acq_rel", default="weak")
+    return {"weak": "", "volatile": "relaxed", "mmio": "relaxed"}.get(order, order)
+
+
 def take_hints(opcode: Opcode) -> bool:
     """Take the modifiers that change no value; return whether a cache-policy operand follows."""
     policy = False
     for name in list(opcode.modifiers):
-        if name in _ORDER or name in _SCOPE or name in _CACHE or name.startswith(("L1::", "L2::")):
+        if name in _SCOPE or name in _CACHE or name.startswith(("L1::", "L2::")):
             opcode.modifiers.remove(name)
             policy |= name == "L2::cache_hint"
     return policy
@@ -63,7 +69,7 @@ def extended(value: NDArray[Any], scalar: Scalar, stored: np.dtype[Any]) -> NDAr
 
 @instruction("ld", "ldu")
 def ld(opcode: Opcode) -> Recipe:
-    policy = take_hints(opcode)
+    order, policy = take_order(opcode), take_hints(opcode)
     space = opcode.choice(*SPACES, "param::entry", "param::func", default="generic").split("::")[0]
     count = int(opcode.choice("v2", "v4", "v8", default="v1")[1:])
     scalar = opcode.type()
@@ -79,9 +85,10 @@ def ld(opcode: Opcode) -> Recipe:
         if space == "param":
             found = _parameter(site)
             if found is not None:
+                site.parameter = found
                 return _load_parameter(found, scalar, slots)
         base, offset = site.address(site.operands[1])
-        load = _loader(space, scalar.nbytes * count, site)
+        load = _loader(space, scalar.nbytes * count, site, order)
 
         def run(r: Registers, s: Batch) -> None:
             loaded = load(s, lane_addresses(r, base, offset))
@@ -113,27 +120,29 @@ def _load_parameter(start: int, scalar: Scalar, slots: list[tuple[int, int, np.d
     return run
 
 
-def _loader(space: str, nbytes: int, site: Site) -> Any:
+def _loader(space: str, nbytes: int, site: Site, order: str) -> Any:
+    site.polls = bool(order)
+    site.finer_order |= bool(order) and space in ("shared", "generic")
     if space == "shared":
         site.widths.append(("shared", nbytes))
-        return lambda s, address: load_shared(s, address, nbytes, site, s.mask)
+        return lambda s, address: load_shared(s, address, nbytes, site, s.mask, order)
     if space in ("global", "const"):
-        return lambda s, address: load_global(s, address, nbytes, site, s.mask, s.counters.global_loads)
+        return lambda s, address: load_global(s, address, nbytes, site, s.mask, s.counters.global_loads, order)
     if space in ("local", "param"):
         return lambda s, address: load_local(s, address, nbytes, site, s.mask)
     site.widths.append(("shared", nbytes))
-    return lambda s, address: _load_generic(s, address, nbytes, site)
+    return lambda s, address: _load_generic(s, address, nbytes, site, order)
 
 
-def _load_generic(s: Batch, address: Index, nbytes: int, site: Site) -> NDArray[Any]:
+def _load_generic(s: Batch, address: Index, nbytes: int, site: Site, order: str) -> NDArray[Any]:
     result = None
     for window, lanes in windows(s, address):
         if window == 1:
-            found = load_shared(s, address - SHARED_WINDOW, nbytes, site, lanes)
+            found = load_shared(s, address - SHARED_WINDOW, nbytes, site, lanes, order)
         elif window == 2:
             found = load_local(s, address - LOCAL_WINDOW, nbytes, site, lanes)
         else:
-            found = load_global(s, address, nbytes, site, lanes, s.counters.global_loads)
+            found = load_global(s, address, nbytes, site, lanes, s.counters.global_loads, order)
         result = found if result is None else np.where(lanes, found, result)
     assert result is not None
     return result
@@ -151,7 +160,7 @@ def windows(s: Batch, address: Index) -> list[tuple[int, Any]]:
 
 @instruction("st")
 def st(opcode: Opcode) -> Recipe:
-    policy = take_hints(opcode)
+    order, policy = take_order(opcode), take_hints(opcode)
     space = opcode.choice(*SPACES, "param::func", default="generic").split("::")[0]
     count = int(opcode.choice("v2", "v4", "v8", default="v1")[1:])
     scalar = opcode.type()
@@ -160,7 +169,9 @@ def st(opcode: Opcode) -> Recipe:
         site.expect(3 if policy else 2)
         base, offset = site.address(site.operands[0])
         slots = [site.source(item, scalar, wide=True) for item in site.items(site.operands[1], count)]
-        store = _storer(space, scalar.nbytes * count, site)
+        store = _storer(space, scalar.nbytes * count, site, order)
+        if space in ("global", "generic"):
+            site.stores_through.append(base)
         storage, packed = scalar.storage, vector_dtype(scalar.nbytes, count)
 
         def run(r: Registers, s: Batch) -> None:
@@ -186,13 +197,14 @@ def _joined(parts: list[NDArray[Any]], storage: np.dtype[Any], packed: np.dtype[
     return joined.view(packed)[..., 0]
 
 
-def _storer(space: str, nbytes: int, site: Site) -> Any:
+def _storer(space: str, nbytes: int, site: Site, order: str) -> Any:
+    site.finer_order |= bool(order) and space in ("shared", "generic")
     if space == "shared":
         site.widths.append(("shared", nbytes))
-        return lambda s, address, values: store_shared(s, address, values, site, s.mask)
+        return lambda s, address, values: store_shared(s, address, values, site, s.mask, order)
     if space == "global":
         site.widths.append(("global", nbytes))
-        return lambda s, address, values: store_global(s, address, values, site, s.mask)
+        return lambda s, address, values: store_global(s, address, values, site, s.mask, order)
     if space in ("local", "param"):
         return lambda s, address, values: store_local(s, address, values, site, s.mask)
     if space == "const":
@@ -202,10 +214,10 @@ def _storer(space: str, nbytes: int, site: Site) -> Any:
     def generic(s: Batch, address: Index, values: NDArray[Any]) -> None:
         for window, lanes in windows(s, address):
             if window == 1:
-                store_shared(s, address - SHARED_WINDOW, values, site, lanes)
+                store_shared(s, address - SHARED_WINDOW, values, site, lanes, order)
             elif window == 2:
                 store_local(s, address - LOCAL_WINDOW, values, site, lanes)
             else:
-                store_global(s, address, values, site, lanes)
+                store_global(s, address, values, site, lanes, order)
 
     return generic

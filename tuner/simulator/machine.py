@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tuner.simulator.barriers import Barriers
 from tuner.simulator.clock_races import ClockRaces
 from tuner.simulator.counters import Counters
+from tuner.simulator.global_races import BLOCK_SHIFT, MANY_BLOCKS, PRESENT, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, GlobalOrder
 from tuner.simulator.instructions import Site
 from tuner.simulator.memory import GlobalMemory, SharedMemory
 from tuner.simulator.program import Block, Program
@@ -44,6 +45,7 @@ class Context:
     step_budget: int
     seed: int
     block_warps: list[int] = field(default_factory=list)
+    order: GlobalOrder = field(default_factory=GlobalOrder)
 
     def __post_init__(self) -> None:
         self.block_warps = [0] * len(self.program.blocks)
@@ -93,6 +95,7 @@ class Batch:
             self.existing = np.arange(self.threads)[None, :] < context.threads
         self.live = self.existing
         self.steps = 0
+        self.keys: Any = None
         self.pending: dict[int, Mask | None] = {}
         self.barriers = Barriers(self)
         self.narrowings: dict[tuple[int, bool, int], tuple[Any, Any, Any]] = {}
@@ -202,8 +205,30 @@ class Batch:
             self.barriers.arrive_warp(block, arriving)
 
     def new_epoch(self, released: Mask | None) -> None:
+        """A whole-block barrier is complete in the released blocks, or in all."""
         if self.races is not None:
+            self.context.order.barrier(self, released)
             self.races.barrier(released)
+            self.keys = None
+
+    def global_keys(self) -> Any:
+        """Return the keys (B, T) of accesses to global memory at this moment, without the instruction."""
+        races = self.races
+        if isinstance(races, ClockRaces):
+            lanes = np.arange(self.threads)
+            times = races.clocks[:, lanes, lanes].astype(np.int64)
+        elif self.keys is not None:
+            return self.keys
+        else:
+            times = races.epochs if races is not None else np.ones((1, 1), np.int64)
+        block = (self.block_ids % MANY_BLOCKS)[:, None] << BLOCK_SHIFT
+        thread = np.arange(self.threads, dtype=np.int64) << THREAD_SHIFT
+        self.keys = PRESENT + block + ((times & ((1 << TIME_BITS) - 1)) << TIME_SHIFT) + thread
+        return self.keys
+
+    def rows_of(self, numbers: Any) -> Any:
+        """Return the rows of this batch that hold blocks of the given numbers."""
+        return np.searchsorted(self.block_ids % MANY_BLOCKS, numbers)
 
     def deadlock(self) -> None:
         found = self.barriers.first_waiting()
@@ -315,6 +340,20 @@ class Batch:
                 kind, message, site.line, site.text, step, where, who, offset + 1024, "shared", "",
                 other.line if other else None, other.text if other else "", them, where if other else None, count,
             )
+        )  # fmt: skip
+
+    def global_race(self, message: str, site: Site, row: int, thread: int, offset: int, buffer: str, count: int,
+                    other_site: int, other_block: int | None, other_thread: int | None) -> None:  # fmt: skip
+        findings, step = self.context.findings, self.context.step
+        if findings.seen("race", step, site.line, count):
+            return
+        where, who = self.place(row, thread)
+        other = self.program.sites[other_site]
+        them = unravel(other_thread, self.context.block) if other_thread is not None else None
+        there = unravel(other_block, self.context.grid) if other_block is not None else None
+        findings.add(
+            Fault("race", message, site.line, site.text, step, where, who, offset, "global", buffer, other.line, other.text,
+                  them, there, count)
         )  # fmt: skip
 
 

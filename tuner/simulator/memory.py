@@ -35,7 +35,7 @@ def space_window(space: str) -> tuple[int, int]:
     return (0, SHARED_WINDOW) if space == "global" else (PARAMETER_BASE, 4 << 60)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Buffer:
     """Global memory of one name.
 

@@ -57,7 +57,7 @@ class Program:
 
     `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global memory.
     `finer_order` says that threads of a block are ordered by more than block barriers, `barrier_counts` are the thread
-    counts that those name.
+    counts that those name. `stored_parameters` are the byte offsets of pointer parameters that may be stored through.
     """
 
     function: Function
@@ -68,6 +68,7 @@ class Program:
     global_bytes: int
     finer_order: bool
     barrier_counts: tuple[int, ...]
+    stored_parameters: frozenset[int]
 
 
 def program_of(module: Module, name: str) -> Program:
@@ -87,9 +88,34 @@ def _lower(module: Module, entry: Function) -> Program:
     stored = min(lowering.widths["global"], default=4)
     return Program(
         function, layout, lowering.blocks, lowering.sites, min(granule, 4), min(stored, 4),
-        any(site.finer_order for site in lowering.sites),
+        any(site.finer_order for site in lowering.sites)
+        or (any(site.fences for site in lowering.sites) and any(site.shared_atomic for site in lowering.sites)),
         tuple(site.barrier_count for site in lowering.sites if site.barrier_count),
+        _stored_parameters(lowering.sites),
     )  # fmt: skip
+
+
+def _stored_parameters(sites: list[Site]) -> frozenset[int]:
+    """Follow the addresses of stores back to the parameters they come from."""
+    sources: dict[int, set[int]] = {}
+    parameters: dict[int, set[int]] = {}
+    wanted: set[int] = set()
+    for site in sites:
+        for slot in (*site.writes, *([site.result] if site.result > 0 else [])):
+            sources.setdefault(slot, set()).update(site.reads)
+            if site.parameter >= 0:
+                parameters.setdefault(slot, set()).add(site.parameter)
+        wanted.update(site.stores_through)
+    found: set[int] = set()
+    work = list(wanted)
+    while work:
+        slot = work.pop()
+        found |= parameters.get(slot, set())
+        for source in sources.get(slot, ()):
+            if source not in wanted:
+                wanted.add(source)
+                work.append(source)
+    return frozenset(found)
 
 
 class _Lowering:

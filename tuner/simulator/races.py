@@ -92,8 +92,9 @@ class SharedRaces:
         self.rows = self.blocks
 
     def read(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-             threads: NDArray[np.int64] | None = None) -> None:  # fmt: skip
-        """Check and note a read of shared memory."""
+             threads: NDArray[np.int64] | None = None, order: str = "") -> None:  # fmt: skip
+        """Check and note a read of shared memory; strong ones (`order`) are left to `ClockRaces`."""
+        assert not order
         cells, keys, start = self.select(offsets, nbytes, mask, site, threads)
         if not cells.size:
             return
@@ -115,7 +116,8 @@ class SharedRaces:
             message = f"{how}, and changed by another thread's atomic with no barrier between"
             batch.shared_fault("race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0]))
 
-    def atomic(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site) -> None:
+    def atomic(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
+               order: str = "relaxed") -> None:  # fmt: skip
         """Check and note an atomic: it races with plain accesses of other threads, not with other atomics."""
         cells, keys, start = self.select(offsets, nbytes, mask, site)
         if not cells.size:
@@ -133,7 +135,7 @@ class SharedRaces:
         _note(self.atomics, cells, keys, start, self.first)
 
     def write(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-              values: Any = None, in_flight: bool = False) -> None:  # fmt: skip
+              values: Any = None, in_flight: bool = False, order: str = "") -> None:  # fmt: skip
         """Check and note a write; `values` (same shape as the lanes) tells equal stores of one instruction apart."""
         cells, keys, start = self.select(offsets, nbytes, mask, site)
         if not cells.size:

@@ -14,7 +14,8 @@ import tuner.simulator.coverage  # noqa: F401 - enters every instruction in the 
 from tuner.simulator.clock_races import bytes_for_block
 from tuner.simulator.counters import Counters
 from tuner.simulator.machine import WARP, Batch, Context
-from tuner.simulator.memory import GlobalMemory
+from tuner.simulator.global_races import GlobalRaces
+from tuner.simulator.memory import REGION_BITS, Buffer, GlobalMemory
 from tuner.simulator.parser import Function, Module, PtxError, parse
 from tuner.simulator.program import Program, program_of
 from tuner.simulator.report import Findings, Report, Unwritten
@@ -212,14 +213,30 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
     if context.clocks:
         each = bytes_for_block(threads, shared, context.program.granule_bytes)
         size = max(1, min(size, CLOCK_BYTES_A_BATCH // each))
+    if context.races:
+        for buffer in _stored_buffers(context):
+            buffer.races = GlobalRaces(buffer, context.order)
     for first in range(0, len(ids), size):
         Batch(context, ids[first : first + size]).run()
+    for buffer in context.memory.buffers.values():
+        buffer.races = None
     counters = context.counters
     counters.blocks, counters.threads = len(ids), context.threads
     for block, warps in zip(context.program.blocks, context.block_warps, strict=True):
         if warps:
             for category, count in block.counts.items():
                 counters.instructions[category] += count * warps
+
+
+def _stored_buffers(context: Context) -> list[Buffer]:
+    """Return the buffers that a launch may store to: by its parameters, and the module's own variables."""
+    found = [buffer for name, buffer in context.memory.buffers.items() if name.startswith("module:")]
+    for start in context.program.stored_parameters:
+        address = int.from_bytes(context.parameters[start : start + 8], "little")
+        buffer = context.memory.by_region.get(address >> REGION_BITS)
+        if buffer is not None and buffer not in found:
+            found.append(buffer)
+    return found
 
 
 def _report(
