@@ -7,7 +7,7 @@ for them. The reduction lies contiguous where the kernel's own operands allow it
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,12 +79,15 @@ class LibraryWork:
 
     Attributes:
         work: What is timed.
-        output: What set 0 has computed; None where that is not the kernel's exact result: it is not compared.
+        output: What set 0 has computed, in the values and shape of the kernel's only output.
+        tolerance: How far it may be off, as a part of the largest expected value: 0 for exact results. It is
+            there to see that the same thing is computed, not to judge the library's rounding.
         close: Frees what it holds.
     """
 
     work: Work
-    output: Callable[[], Array] | None
+    output: Callable[[], Array]
+    tolerance: float
     close: Call
 
 
@@ -106,11 +109,15 @@ class Product:
     left_slow: bool = False
     right_slow: bool = False
 
-    def as_f16(self) -> "Product":
-        """The same product in f16. Integers are scaled, so that sums of their products do not overflow."""
-        scale = np.float32(1 / 64 if self.left.dtype.kind == "i" else 1)
-        left, right = ((values * scale).astype(np.float16) for values in (self.left, self.right))
-        return Product(self.m, self.n, self.k, left, right, self.left_slow, self.right_slow)
+    @property
+    def nbytes(self) -> int:
+        """Of the operands."""
+        return self.left.nbytes + self.right.nbytes
+
+    def as_f16(self, scale: float) -> "Product":
+        """The same product in f16, both operands times `scale`."""
+        left, right = ((values * np.float32(scale)).astype(np.float16) for values in (self.left, self.right))
+        return replace(self, left=left, right=right)
 
 
 def product_of(setting: Setting) -> Product:
@@ -119,7 +126,7 @@ def product_of(setting: Setting) -> Product:
     sizes = tuple(setting.problem.sizes.values())
     if setting.kernel in _WEIGHTS:
         rows, columns = sizes
-        weights = _WEIGHTS[setting.kernel](first).reshape(rows, columns)
+        weights = _WEIGHTS[setting.kernel](first.reshape(rows, -1))
         return Product(1, rows, columns, second.reshape(1, columns), weights)
     m, n, k = sizes
     match setting.kernel:
@@ -138,14 +145,33 @@ def _codes(words: Array, rows: int, columns: int) -> Array:
 
 _WEIGHTS: Mapping[str, Callable[[Array], Array]] = {
     "wmma_gemv": lambda stored: stored,
-    "q4k_gemv": lambda stored: quants.decode_q4_k(_bytes(stored)),
-    "q6k_soa_gemv": lambda stored: quants.decode_q6_k(_bytes(stored)),
-    "q4k_soa_wmma": lambda stored: quants.decode_soa(_bytes(stored)),
+    "q4k_gemv": lambda stored: quants.decode_q4_k(stored.view(np.uint8)),
+    "q6k_soa_gemv": lambda stored: quants.decode_q6_k(stored.view(np.uint8)),
+    "q4k_soa_wmma": lambda stored: quants.decode_soa(stored.view(np.uint8)),
 }
 
 
-def _bytes(stored: Array) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+Set = tuple[Call, Callable[[], Array]]
+"""One set of operands: a call on them, and what reads its result."""
+
+
+class _Sets:
+    """Sets of operands, each made when first asked for."""
+
+    def __init__(self, make: Callable[[], Set]) -> None:
+        self._make = make
+        self._sets: list[Set] = []
+
+    def call_on(self, index: int) -> Call:
+        while len(self._sets) <= index:
+            self._sets.append(self._make())
+        return self._sets[index][0]
+
+    def output(self) -> Array:
+        return self._sets[0][1]()
+
+    def close(self) -> None:
+        self._sets.clear()
 
 
 # cuBLAS
@@ -153,15 +179,31 @@ def _bytes(stored: Array) -> NDArray[np.uint8]:
 
 def cublas_s8(setting: Setting) -> LibraryWork:
     """s8 x s8 -> s32."""
-    return _cublas(setting, product_of(setting), np.int32, (_R_8I, _R_32I, _COMPUTE_32I))
+    product = product_of(setting)
+    return _cublas(setting, product, np.int32, (_R_8I, _R_32I, _COMPUTE_32I), lambda result: result, 0.0)
 
 
 def cublas_f16(setting: Setting) -> LibraryWork:
-    """f16 x f16 -> f16, f32 accumulation."""
-    return _cublas(setting, product_of(setting).as_f16(), np.float16, (_R_16F, _R_16F, _COMPUTE_32F))
+    """f16 x f16 -> f16, f32 accumulation. Integers are scaled, so that their sums do not overflow."""
+    product = product_of(setting)
+    scale = 1 / 64 if product.left.dtype.kind == "i" else 1.0
+
+    def unscaled(result: Array) -> Array:
+        values: Array = result.astype(np.float64) / scale**2
+        return values
+
+    types = (_R_16F, _R_16F, _COMPUTE_32F)
+    return _cublas(setting, product.as_f16(scale), np.float16, types, unscaled, 0.01)
 
 
-def _cublas(setting: Setting, product: Product, out: type, types: tuple[int, int, int]) -> LibraryWork:
+def _cublas(
+    setting: Setting,
+    product: Product,
+    out: type,
+    types: tuple[int, int, int],
+    finish: Callable[[Array], Array],
+    tolerance: float,
+) -> LibraryWork:
     """`cublasGemmEx`. Row-major C is column-major C transposed, so the right operand is cuBLAS's first.
 
     Args:
@@ -169,6 +211,8 @@ def _cublas(setting: Setting, product: Product, out: type, types: tuple[int, int
         product: What is computed.
         out: Type of C.
         types: Of the operands, of C, of the computation, by cuBLAS's numbers.
+        finish: C as the kernel's values.
+        tolerance: As in `LibraryWork`.
     """
     cublas = setting.libraries.named("cupy_backends.cuda.libs.cublas")
     cuda = setting.libraries.named("cupy.cuda")
@@ -180,18 +224,17 @@ def _cublas(setting: Setting, product: Product, out: type, types: tuple[int, int
     with _as_refusal("cuBLAS"):
         handle = cublas.create()
     memory: list[int] = []
-    outputs: list[int] = []
 
     def room(nbytes: int) -> int:
         memory.append(driver.allocate(nbytes))
         return memory[-1]
 
-    def make() -> Call:
+    def make() -> Set:
         left, right = room(product.left.nbytes), room(product.right.nbytes)
         driver.upload(left, product.left)
         driver.upload(right, product.right)
-        outputs.append(room(m * n * np.dtype(out).itemsize))
-        target = outputs[-1]
+        values: Array = np.empty((m, n), out)
+        target = room(values.nbytes)
 
         def call() -> None:
             # CuPy points the handle at its current stream in every call.
@@ -218,108 +261,77 @@ def _cublas(setting: Setting, product: Product, out: type, types: tuple[int, int
                     _GEMM_DEFAULT,
                 )
 
-        return call
+        def read() -> Array:
+            driver.download(target, values)
+            return finish(values)
 
-    def output() -> Array:
-        values: Array = np.empty((m, n), out)
-        driver.download(outputs[0], values)
-        return values
+        return call, read
 
     def close() -> None:
         while memory:
             driver.free(memory.pop())
         cublas.destroy(handle)
 
-    nbytes = product.left.nbytes + product.right.nbytes + m * n * np.dtype(out).itemsize
-    return LibraryWork(Work(nbytes, _sets(make)), output if out is np.int32 else None, close)
+    sets = _Sets(make)
+    nbytes = product.nbytes + m * n * np.dtype(out).itemsize
+    return LibraryWork(Work(nbytes, sets.call_on), sets.output, tolerance, close)
 
 
-# torch: brings its own memory, queues on our stream
+# torch and CuPy: they bring their own memory, and queue on our stream
 
 
 def torch_int_mm(setting: Setting) -> LibraryWork:
     """`torch._int_mm`: s8 x s8 -> s32."""
-    torch = setting.libraries.named("torch")
-    product = product_of(setting)
-    results: list[Any] = []
+    torch, product = setting.libraries.named("torch"), product_of(setting)
 
-    def make() -> Call:
-        left, right = (torch.from_numpy(array).to(_on(setting)) for array in (product.left, product.right))
+    def make() -> Set:
+        left, right = _on_gpu(setting, torch, product.left, product.right)
         left = left.t() if product.left_slow else left
         right = right if product.right_slow else right.t()
-        out = torch.empty((product.m, product.n), dtype=torch.int32, device=_on(setting))
-        results.append(out)
-        return _queued(setting, torch, lambda: torch._int_mm(left, right, out=out))
+        out = torch.empty((product.m, product.n), dtype=torch.int32, device=left.device)
+        return _torch_call(setting, torch, lambda: torch._int_mm(left, right, out=out))
 
-    nbytes = product.left.nbytes + product.right.nbytes + 4 * product.m * product.n
-    work = Work(nbytes, _sets(make))
-    return LibraryWork(work, lambda: _fetched(results[0]), results.clear)
+    return _own_memory(product.nbytes + 4 * product.m * product.n, make, 0.0)
 
 
 def torch_rms_norm(setting: Setting) -> LibraryWork:
     """`torch.nn.functional.rms_norm`."""
-    torch = setting.libraries.named("torch")
-    x, weight = setting.operands
+    torch, (x, weight) = setting.libraries.named("torch"), setting.operands
     (eps,) = setting.inputs.scalars.values()
 
-    def make() -> Call:
-        on_x, on_weight = (torch.from_numpy(values).to(_on(setting)) for values in (x, weight))
+    def make() -> Set:
+        on_x, on_weight = _on_gpu(setting, torch, x, weight)
         norm = torch.nn.functional.rms_norm
-        return _queued(setting, torch, lambda: norm(on_x, (x.shape[-1],), on_weight, eps))
+        return _torch_call(setting, torch, lambda: norm(on_x, (x.shape[-1],), on_weight, eps))
 
-    return LibraryWork(Work(2 * x.nbytes + weight.nbytes, _sets(make)), None, lambda: None)
+    return _own_memory(2 * x.nbytes + weight.nbytes, make, 1e-5)
 
 
 def torch_attention(setting: Setting) -> LibraryWork:
-    """`torch.nn.functional.scaled_dot_product_attention` of one query a head over the cached positions."""
-    torch = setting.libraries.named("torch")
-    query, *caches = setting.operands
+    """`torch.nn.functional.scaled_dot_product_attention`: one query a head over the cached positions."""
+    torch, (query, keys, values) = setting.libraries.named("torch"), setting.operands
+    (scale,) = setting.inputs.scalars.values()
     pos = setting.problem["pos"]
 
-    def make() -> Call:
+    def make() -> Set:
+        on_query, on_keys, on_values = _on_gpu(setting, torch, query, keys, values)
         # (heads, d) -> (1, heads, 1, d), and (positions, heads, d) -> (1, heads, positions, d)
-        q = torch.from_numpy(query).to(_on(setting))[None, :, None, :]
-        k, v = (torch.from_numpy(cache).to(_on(setting))[:pos].permute(1, 0, 2)[None] for cache in caches)
+        q = on_query[None, :, None, :]
+        k, v = (cache[:pos].permute(1, 0, 2)[None] for cache in (on_keys, on_values))
         attend = torch.nn.functional.scaled_dot_product_attention
-        return _queued(setting, torch, lambda: attend(q, k, v, enable_gqa=True))
+        return _torch_call(setting, torch, lambda: attend(q, k, v, scale=scale, enable_gqa=True)[0, :, 0])
 
-    read = 2 * pos * caches[0][0].nbytes
-    return LibraryWork(Work(read + 2 * query.nbytes, _sets(make)), None, lambda: None)
-
-
-def _on(setting: Setting) -> str:
-    return f"cuda:{setting.bench.driver.index}"
-
-
-def _queued(setting: Setting, torch: Any, expression: Callable[[], Any]) -> Call:
-    """A call on our stream. Its operands have arrived first: torch copies them on its default stream."""
-    torch.cuda.synchronize()
-    stream = torch.cuda.ExternalStream(setting.bench.driver.stream)
-
-    def call() -> None:
-        with _as_refusal("torch"), torch.cuda.stream(stream):
-            expression()
-
-    return call
-
-
-def _fetched(tensor: Any) -> Array:
-    values: Array = tensor.cpu().numpy()
-    return values
-
-
-# CuPy
+    return _own_memory(2 * pos * keys[0].nbytes + 2 * query.nbytes, make, 1e-4)
 
 
 def cupy_affine(setting: Setting) -> LibraryWork:
     """One `cupy.ElementwiseKernel`."""
-    cupy = setting.libraries.named("cupy")
-    (x,) = setting.operands
+    cupy, (x,) = setting.libraries.named("cupy"), setting.operands
     scale, bias = (np.float32(value) for value in setting.inputs.scalars.values())
     types = "float32 x, float32 scale, float32 bias"
     affine = cupy.ElementwiseKernel(types, "float32 y", "y = fma(x, scale, bias)", "affine")
 
-    def make() -> Call:
+    def make() -> Set:
         source, target = cupy.asarray(x), cupy.empty_like(x)
         cupy.cuda.Device().synchronize()
 
@@ -327,21 +339,33 @@ def cupy_affine(setting: Setting) -> LibraryWork:
             with _as_refusal("CuPy"), cupy.cuda.ExternalStream(setting.bench.driver.stream):
                 affine(source, scale, bias, target)
 
-        return call
+        return call, lambda: np.asarray(cupy.asnumpy(target))
 
-    return LibraryWork(Work(2 * x.nbytes, _sets(make)), None, lambda: None)
+    return _own_memory(2 * x.nbytes, make, 0.0)
 
 
-def _sets(make: Callable[[], Call]) -> Callable[[int], Call]:
-    """Calls on sets of operands, each made when first asked for."""
-    calls: list[Call] = []
+def _own_memory(nbytes: int, make: Callable[[], Set], tolerance: float) -> LibraryWork:
+    sets = _Sets(make)
+    return LibraryWork(Work(nbytes, sets.call_on), sets.output, tolerance, sets.close)
 
-    def call_on(index: int) -> Call:
-        while len(calls) <= index:
-            calls.append(make())
-        return calls[index]
 
-    return call_on
+def _on_gpu(setting: Setting, torch: Any, *arrays: Array) -> list[Any]:
+    """Tensors on the bench's GPU, arrived: torch copies them on a stream of its own."""
+    tensors = [torch.from_numpy(array).to(f"cuda:{setting.bench.driver.index}") for array in arrays]
+    torch.cuda.synchronize()
+    return tensors
+
+
+def _torch_call(setting: Setting, torch: Any, expression: Callable[[], Any]) -> Set:
+    """An expression on our stream, and its last result."""
+    stream = torch.cuda.ExternalStream(setting.bench.driver.stream)
+    results: list[Any] = [None]
+
+    def call() -> None:
+        with _as_refusal("torch"), torch.cuda.stream(stream):
+            results[0] = expression()
+
+    return call, lambda: np.asarray(results[0].cpu().numpy())
 
 
 @contextmanager

@@ -29,7 +29,10 @@ from tuner.devices.driver import Driver
 from tuner.devices.jobs import Bench
 from tuner.devices.serving import Report
 
-__all__ = ["AskCalls", "OpenStandIn", "StandInGpu", "stand_in", "tagged"]
+opened_machines: list[Machine] = []
+"""Those of this process; a worker has one."""
+
+__all__ = ["AskCalls", "OpenStandIn", "StandInGpu", "opened_machines", "stand_in", "tagged"]
 
 
 class StandInDriver:
@@ -303,6 +306,7 @@ class StandInNvml:
 def stand_in(gpu: StandInGpu) -> tuple[Apis, Any, Machine]:
     """CuPy's namespaces, NVML, and the machine behind them."""
     machine = Machine(gpu)
+    opened_machines.append(machine)
     apis = Apis(StandInDriver(machine), StandInRuntime(machine), (StandInError,))
     return apis, StandInNvml(machine) if gpu.has_nvml else None, machine
 
