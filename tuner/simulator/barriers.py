@@ -80,9 +80,6 @@ class Barriers:
             batch.new_epoch(None)
             batch.add_pending(block.index + 1, None)
             return
-        if operands.aligned and mask is not None and block.site is not None:
-            batch.mask = mask
-            batch.check_whole_warps(block.site, batch.live)
         lanes = self.full(mask)
         numbers = np.broadcast_to(registers[operands.number], lanes.shape)
         for number in np.unique(numbers[lanes]).tolist():
@@ -130,6 +127,7 @@ class Barriers:
         complete = np.where(expected > 0, arrived.sum(axis=1) >= expected, everyone)
         if not complete.any():
             return
+        self.check_aligned(arrivals, complete, live)
         self.order(arrivals, complete, everyone)
         self.reduce(arrivals, complete)
         staying = []
@@ -145,6 +143,19 @@ class Barriers:
             self.arrivals[number] = staying
         else:
             del self.arrivals[number]
+
+    def check_aligned(self, arrivals: list[Arrival], complete: Mask, live: Mask) -> None:
+        """Threads of a warp have to come to one `.aligned` barrier instruction together."""
+        together: dict[int, tuple[Block, Mask]] = {}
+        for arrival in arrivals:
+            block = arrival.block
+            if block.details[0].aligned:
+                lanes = arrival.lanes & complete[:, None]
+                before = together.get(block.index)
+                together[block.index] = (block, lanes if before is None else before[1] | lanes)
+        for block, lanes in together.values():
+            if block.site is not None:
+                self.batch.check_whole_warps(block.site, lanes, live)
 
     def order(self, arrivals: list[Arrival], complete: Mask, everyone: Mask) -> None:
         """Tell the race detector who is now ordered before whom."""

@@ -8,6 +8,7 @@ write, a strong read that sees it, a fence; then what the writer's block had don
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +37,10 @@ Knowledge = dict[int, NDArray[np.int64]]
 
 def merged(first: Knowledge, second: Knowledge) -> Knowledge:
     """Return the union of what two agents know; neither is changed."""
-    if not first:
+    if not first or first is second:
         return second
+    if not second:
+        return first
     result = dict(first)
     for block, times in second.items():
         known = result.get(block)
@@ -45,30 +48,42 @@ def merged(first: Knowledge, second: Knowledge) -> Knowledge:
     return result
 
 
+Agent = tuple[int, int]
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What a cell carries to who reads it; a chain is a release and the read-modify-writes that follow it."""
+
+    chain: int
+    knowledge: Knowledge
+
+
 class GlobalOrder:
     """Order between the blocks of one launch: what blocks and threads know, and what cells carry."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, Knowledge] = {}
-        self.threads: dict[tuple[int, int], Knowledge] = {}
-        self.pending: dict[tuple[int, int], Knowledge] = {}
-        self.fences: dict[tuple[int, int], Knowledge] = {}
-        self.releases: dict[tuple[str, int], Knowledge] = {}
+        self.threads: dict[Agent, Knowledge] = {}
+        self.pending: dict[Agent, dict[tuple[Place, int], Knowledge]] = {}
+        self.fences: dict[Agent, tuple[Knowledge, ...]] = {}
+        self.releases: dict[Place, Release] = {}
+        self.chains = 0
 
-    def known(self, block: int, thread: int) -> Knowledge:
-        return merged(self.blocks.get(block, {}), self.threads.get((block, thread), {}))
-
-    def own(self, batch: Batch, row: int, thread: int) -> Knowledge:
-        """Return what a thread knows, its own block included."""
+    def own(self, batch: Batch, row: int, thread: int) -> tuple[Knowledge, ...]:
+        """Return what a thread knows, its own block included, in parts still to be merged."""
         block = int(batch.block_ids[row])
-        return merged(self.known(block, thread), {block: thread_times(batch, row, thread)})
+        mine = {block: thread_times(batch, row, thread)}
+        return self.blocks.get(block, {}), self.threads.get((block, thread), {}), mine
 
     def fence(self, batch: Batch, lanes: NDArray[np.bool_]) -> None:
-        for row, thread in zip(*np.nonzero(lanes), strict=True):
-            agent = (int(batch.block_ids[row]), int(thread))
-            if agent in self.pending:
-                self.threads[agent] = merged(self.threads.get(agent, {}), self.pending.pop(agent))
-            self.fences[agent] = self.own(batch, int(row), agent[1])
+        """A fence of gpu scope: earlier strong reads take effect, later strong writes carry what is known now."""
+        for row, thread in zip(*(axis.tolist() for axis in np.nonzero(lanes)), strict=True):
+            agent = (int(batch.block_ids[row]), thread)
+            for knowledge in self.pending.pop(agent, {}).values():
+                self.threads[agent] = merged(self.threads.get(agent, {}), knowledge)
+            self.fences[agent] = self.own(batch, row, thread)
 
     def barrier(self, batch: Batch, released: NDArray[np.bool_] | None) -> None:
         """What one thread of a block knows, all its threads know after a barrier."""
@@ -80,23 +95,35 @@ class GlobalOrder:
             block = agent[0]
             self.blocks[block] = merged(self.blocks.get(block, {}), self.threads.pop(agent))
 
-    def strong(self, batch: Batch, buffer: str, row: Any, thread: Any, cell: Any, reads: bool, writes: bool, order: str,
-               ) -> None:  # fmt: skip
+    def strong(
+        self, batch: Batch, buffer: str, row: Any, thread: Any, cell: Any, reads: bool, writes: bool, order: str
+    ) -> None:
+        """Strong accesses of some lanes, one after the other: acquire what a cell carries, let it carry on."""
         for r, t, c in zip(row.tolist(), thread.tolist(), cell.tolist(), strict=True):
             agent, place = (int(batch.block_ids[r]), t), (buffer, c)
             carried = self.releases.get(place)
             if reads and carried is not None:
-                table = self.threads if order in ("acquire", "acq_rel") else self.pending
-                table[agent] = merged(table.get(agent, {}), carried)
-            if not writes:
-                continue
-            released = self.own(batch, r, t) if order in ("release", "acq_rel") else self.fences.get(agent)
-            if reads and carried is not None:
-                released = carried if released is None else merged(released, carried)
-            if released is None:
+                if order in ("acquire", "acq_rel"):
+                    self.threads[agent] = merged(self.threads.get(agent, {}), carried.knowledge)
+                else:
+                    self.pending.setdefault(agent, {})[place, carried.chain] = carried.knowledge
+            if writes:
+                self.carry(batch, agent, place, r, carried if reads else None, order)
+
+    def carry(
+        self, batch: Batch, agent: Agent, place: Place, row: int, carried: Release | None, order: str
+    ) -> None:
+        parts = self.own(batch, row, agent[1]) if order in ("release", "acq_rel") else self.fences.get(agent, ())
+        if not parts:
+            if carried is None:
                 self.releases.pop(place, None)
-            else:
-                self.releases[place] = released
+            return
+        knowledge = carried.knowledge if carried is not None else {}
+        for part in parts:
+            knowledge = merged(knowledge, part)
+        if carried is None:
+            self.chains += 1
+        self.releases[place] = Release(carried.chain if carried is not None else self.chains, knowledge)
 
 
 def thread_times(batch: Batch, row: int, thread: int) -> NDArray[np.int64]:
@@ -226,17 +253,17 @@ class GlobalRaces:
         return result
 
     def known_across(self, block: int, time: int, thread: int, my_block: int, my_thread: int) -> bool:
-        """Return whether a thread of another block is known to be past a time; of many it is enough that some are."""
-        order = self.order
-        if not order.threads and not order.blocks:
-            return False
-        known = order.known(my_block, my_thread)
-        if block == MANY_BLOCKS:
-            return bool(known)
-        times = known.get(block)
-        if times is None:
-            return False
-        return bool(times.max() >= time) if thread == MANY_THREADS else bool(times[thread] >= time)
+        """Return whether a thread of another block is known to be past a time.
+
+        Where several threads or blocks share the key, knowing some of them is taken for knowing all: no false alarm.
+        """
+        for known in (self.order.blocks.get(my_block), self.order.threads.get((my_block, my_thread))):
+            if known and block == MANY_BLOCKS:
+                return True
+            times = known.get(block) if known else None
+            if times is not None and (times.max() if thread == MANY_THREADS else times[thread]) >= time:
+                return True
+        return False
 
     def equal_to_memory(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site) -> bool:
         """Several threads store the same value to one place: a note."""

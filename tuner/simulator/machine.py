@@ -25,6 +25,8 @@ from tuner.simulator.specials import special_value
 
 Mask = NDArray[np.bool_]
 WARP = 32
+PATIENCE = 4
+"""How often the polling loops of a batch go round before other batches run."""
 
 
 @dataclass(slots=True)
@@ -96,7 +98,10 @@ class Batch:
         self.live = self.existing
         self.steps = 0
         self.keys: Any = None
-        self.pending: dict[int, Mask | None] = {}
+        self.idle = self.ahead = 0
+        self.polled = -1
+        self.desperate = False
+        self.pending: dict[int, Mask | None] = {0: self.existing}
         self.barriers = Barriers(self)
         self.narrowings: dict[tuple[int, bool, int], tuple[Any, Any, Any]] = {}
         self.state: dict[str, Any] = {}
@@ -109,17 +114,50 @@ class Batch:
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Run every block to its end; faults are recorded, never raised."""
-        self.pending = {0: self.existing}
+    def run(self) -> bool:
+        """Run until every block has ended, or until all that is left polls; return whether it has ended.
+
+        Faults are recorded, never raised.
+        """
+        self.idle = 0
         try:
             while self.pending:
-                index = min(self.pending)
-                self.run_block(self.program.blocks[index], self.pending.pop(index))
+                index, mask = self.next_group()
+                self.run_block(self.program.blocks[index], mask)
                 if not self.pending and self.barriers.waiting:
                     self.deadlock()
+                if self.idle > PATIENCE * max(len(self.pending), 1):
+                    return False
         except Stopped:
-            return
+            self.pending = {}
+        return True
+
+    def steps_ahead(self) -> int:
+        """Return a number that grows when anything but polling has happened."""
+        return self.ahead
+
+    def next_group(self) -> tuple[int, Mask | None]:
+        """Take the group of the lowest basic block; but let others go before one that has just polled in vain.
+
+        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left to try.
+        """
+        lowest = min(self.pending)
+        if self.polled in self.pending and len(self.pending) > 1:
+            polling = self.barriers.full(self.pending[self.polled]).reshape(self.blocks, -1, WARP)
+            other_warps = np.repeat(~polling.any(axis=2), WARP, axis=1)
+            for index in sorted(self.pending):
+                if index == self.polled:
+                    continue
+                lanes = self.barriers.full(self.pending[index])
+                going = lanes if self.desperate else lanes & other_warps
+                if going.any():
+                    rest = lanes & ~going
+                    del self.pending[index]
+                    if rest.any():
+                        self.pending[index] = rest
+                    return index, going
+            lowest = self.polled
+        return lowest, self.pending.pop(lowest)
 
     def run_block(self, block: Block, mask: Mask | None) -> None:
         registers = self.registers
@@ -175,10 +213,18 @@ class Batch:
 
     def end_branch(self, block: Block) -> None:
         taken, rest = self.split(block)
+        if block.polls:
+            self.note_poll(block, taken is not False, rest is not False)
         if taken is not False:
             self.add_pending(block.target, taken)
         if rest is not False:
             self.add_pending(block.index + 1, rest)
+
+    def note_poll(self, block: Block, again: bool, some_left: bool) -> None:
+        """Keep count of how long nothing but polling has happened."""
+        self.idle = self.idle + 1 if again and not some_left else 0
+        self.ahead += some_left
+        self.polled = block.target if again else -1
 
     def end_exit(self, block: Block) -> None:
         leaving, rest = self.split(block)
@@ -229,6 +275,15 @@ class Batch:
     def rows_of(self, numbers: Any) -> Any:
         """Return the rows of this batch that hold blocks of the given numbers."""
         return np.searchsorted(self.block_ids % MANY_BLOCKS, numbers)
+
+    def starved(self) -> None:
+        """No thread of any block can go on: all of them poll for what none of them will do."""
+        index = min(self.pending)
+        site = next((block.site for block in self.program.blocks[index:] if block.polls and block.site), None)
+        mask = self.pending[index]
+        lanes = self.barriers.full(mask)
+        if site is not None:
+            self.fault("endless", "threads poll for something that no thread does", site, lanes)
 
     def deadlock(self) -> None:
         found = self.barriers.first_waiting()
@@ -285,15 +340,15 @@ class Batch:
         lanes = np.broadcast_to(True if self.mask is None else self.mask, (self.blocks, self.threads))
         return lanes if self.existing is None else lanes & self.existing
 
-    def check_whole_warps(self, site: Site, wanted: Mask | None = None) -> None:
-        """Record a fault where a warp runs an `.aligned` instruction with some of its threads only."""
+    def check_whole_warps(self, site: Site, lanes: Mask | None = None, wanted: Mask | None = None) -> None:
+        """Record a fault where a warp runs an `.aligned` instruction with some of the wanted threads only."""
         shape = (self.blocks, self.threads)
-        active = self.active_lanes().reshape(-1, WARP)
+        active = (self.active_lanes() if lanes is None else lanes).reshape(-1, WARP)
         whole = np.broadcast_to(True if wanted is None else wanted, shape).reshape(-1, WARP)
         torn = active.any(axis=1) & (active != (whole | active)).any(axis=1)
         if torn.any():
-            lanes = (active & torn[:, None]).reshape(shape)
-            self.fault("divergence", "not all threads of the warp run this instruction together", site, lanes)
+            bad = (active & torn[:, None]).reshape(shape)
+            self.fault("divergence", "not all threads of the warp run this instruction together", site, bad)
 
     # -- findings --------------------------------------------------------------------------------------------------
 

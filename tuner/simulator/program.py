@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 class Block:
     """A basic block: `steps` are (slot, closure, keeps) with keeps = the old value of masked-off lanes is needed.
 
-    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end.
+    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end. `polls` is set by lowering
+    where it reads what other threads may change and, once labels are known, only kept at branches that go back over such
+    reads: the ends of loops that may wait for another thread.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Block:
     details: tuple[Any, ...] = ()
     site: Site | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    polls: bool = False
     exposed: int = 0
     written: int = 0
 
@@ -193,6 +196,7 @@ class _Lowering:
         except UnknownModifierError as error:
             raise site.error(str(error)) from None
         block.counts[recipe.category if not site.category else site.category] += 1
+        block.polls |= site.polls
         for space, width in site.widths:
             self.widths[space].add(width)
         if guard:
@@ -272,6 +276,10 @@ class _Lowering:
                         break
                 else:
                     raise block.site.error(f"label {name} is not defined in this function")
+        polling = [block.polls for block in self.blocks]
+        for block in self.blocks:
+            back = block.kind == "branch" and block.target <= block.index
+            block.polls = back and any(polling[block.target : block.index + 1])
 
     def keep_old_values(self) -> None:
         """Drop the merge of masked-off lanes for registers that live inside one basic block only."""

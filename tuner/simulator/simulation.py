@@ -25,6 +25,7 @@ Argument: TypeAlias = str | int | float
 LANES_A_BATCH = 16384
 SHARED_BYTES_A_BATCH = 32 << 20
 CLOCK_BYTES_A_BATCH = 96 << 20
+FRUITLESS_ROUNDS = 32
 STEP_BUDGET = 4_000_000
 
 
@@ -216,8 +217,7 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
     if context.races:
         for buffer in _stored_buffers(context):
             buffer.races = GlobalRaces(buffer, context.order)
-    for first in range(0, len(ids), size):
-        Batch(context, ids[first : first + size]).run()
+    _run_together(context, [ids[first : first + size] for first in range(0, len(ids), size)])
     for buffer in context.memory.buffers.values():
         buffer.races = None
     counters = context.counters
@@ -226,6 +226,25 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
         if warps:
             for category, count in block.counts.items():
                 counters.instructions[category] += count * warps
+
+
+def _run_together(context: Context, groups: list[NDArray[np.int64]]) -> None:
+    """Run batches one after the other; one that only polls lets the others run, so spin-waits between blocks end."""
+    waiting: list[Batch] = []
+    for group in groups:
+        batch = Batch(context, group)
+        if not batch.run():
+            waiting.append(batch)
+    fruitless = 0
+    while waiting:
+        before = sum(batch.steps_ahead() for batch in waiting)
+        waiting = [batch for batch in waiting if not batch.run()]
+        fruitless = fruitless + 1 if waiting and sum(batch.steps_ahead() for batch in waiting) == before else 0
+        for batch in waiting:
+            batch.desperate = fruitless >= FRUITLESS_ROUNDS // 2
+        if fruitless >= FRUITLESS_ROUNDS:
+            waiting[0].starved()
+            return
 
 
 def _stored_buffers(context: Context) -> list[Buffer]:
