@@ -57,6 +57,14 @@ def cp(opcode: Opcode) -> Recipe:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     if not opcode.flag("async"):
         raise UnknownModifierError("cp is simulated as cp.async only")
+    if opcode.flag("mbarrier"):
+        from tuner.simulator.mbarriers import bind_copy_arrive
+
+        opcode.choice("arrive")
+        counted = not opcode.flag("noinc")
+        opcode.flag("shared", "shared::cta")
+        opcode.choice("b64")
+        return Effect(lambda site: bind_copy_arrive(site, counted), "mbarrier")
     if opcode.flag("commit_group"):
         return Effect(_bind_commit, "cp.async.commit")
     if opcode.flag("wait_group"):
@@ -218,3 +226,14 @@ def land(s: Batch, flight: Flight, lanes: Any) -> None:
     s.shared.store(flight.offsets, flight.nbytes, flight.data, lanes)
     if s.races is not None:
         s.races.land(flight.offsets, flight.nbytes, lanes, flight.site)
+
+
+def land_all_of(s: Batch, copies: Copies, lanes: Any) -> None:
+    """Land every copy that some lanes (B, T) have issued."""
+    staying = []
+    outer = s.mask
+    s.mask = lanes
+    for flight in copies.flights:
+        staying.extend(_land_some(s, flight, True))
+    s.mask = outer
+    copies.flights = staying

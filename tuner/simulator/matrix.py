@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.accesses import count_shared, shared_offsets
+from tuner.simulator.accesses import shared_offsets, store_shared
+from tuner.simulator.counters import shared_wavefronts
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.products import Accumulator, Kind, Part, flush, queue_of
@@ -52,6 +53,64 @@ def ldmatrix(opcode: Opcode) -> Recipe:
         return run
 
     return Effect(bind, "ldmatrix", aligned=True)
+
+
+@instruction("stmatrix")
+def stmatrix(opcode: Opcode) -> Recipe:
+    """The reverse of ldmatrix: lane 4r + w brings word w of row r of each matrix."""
+    opcode.choice("sync")
+    opcode.choice("aligned")
+    opcode.choice("m8n8")
+    count = int(opcode.choice("x1", "x2", "x4")[1:])
+    transposed = opcode.flag("trans")
+    opcode.choice("shared", "shared::cta", default="generic")
+    opcode.choice("b16")
+
+    def bind(site: Site) -> Closure:
+        site.expect(2)
+        base, offset = site.address(site.operands[0])
+        slots = [site.source(item, B32) for item in site.items(site.operands[1], count)]
+        site.widths.append(("shared", 2 if transposed else 4))
+
+        def run(r: Registers, s: Batch) -> None:
+            address = np.broadcast_to(lane_addresses(r, base, offset), (s.blocks, s.threads))
+            rows = address.reshape(s.blocks, s.warps, 32)
+            lane = np.arange(32)
+            for number, slot in enumerate(slots):
+                words = np.broadcast_to(r[slot], (s.blocks, s.threads))
+                if not transposed:
+                    start = rows[:, :, 8 * number + lane // 4].reshape(address.shape)
+                    store_shared(s, start + np.tile(4 * (lane % 4), s.warps), words, site, s.mask)
+                    continue
+                for half in range(2):
+                    start = rows[:, :, 8 * number + 2 * (lane % 4) + half].reshape(address.shape)
+                    part = (words >> np.uint32(16 * half)).astype(np.uint16)
+                    store_shared(s, start + np.tile(2 * (lane // 4), s.warps), part, site, s.mask)
+
+        return run
+
+    return Effect(bind, "stmatrix", aligned=True)
+
+
+@instruction("movmatrix")
+def movmatrix(opcode: Opcode) -> Recipe:
+    """Transpose an 8x8 matrix of 16-bit elements held as ldmatrix leaves it."""
+    for name in ("sync", "aligned", "m8n8", "trans", "b16"):
+        opcode.choice(name)
+
+    def bind(site: Site) -> Closure:
+        site.expect(2)
+        a = site.source(site.operands[1], B32)
+        site.result = site.target(site.operands[0], B32)
+
+        def run(r: Registers, s: Batch) -> NDArray[Any]:
+            words = np.ascontiguousarray(np.broadcast_to(r[a], (len(r[a]), s.threads)))
+            halves = words.view(np.uint16).reshape(len(words), s.warps, 8, 8).swapaxes(2, 3)
+            return np.ascontiguousarray(halves).view(np.uint32).reshape(len(words), s.threads)
+
+        return run
+
+    return Effect(bind, "integer", aligned=True)
 
 
 def load_matrices(s: Batch, site: Site, address: NDArray[np.int64], count: int, transposed: bool) -> NDArray[Any]:
@@ -98,8 +157,6 @@ def _count_rows(s: Batch, offsets: NDArray[np.int64], mask: Any) -> None:
     lanes = mask.reshape(len(mask), -1) if mask is not None else None
     if lanes is not None and len(flat) != rows:
         flat = np.broadcast_to(flat, (rows, flat.shape[1]))
-    from tuner.simulator.counters import shared_wavefronts
-
     wavefronts, ideal = shared_wavefronts(flat, 16, lanes, 8)
     traffic = s.counters.matrix_loads
     active = flat.size if lanes is None else int(np.count_nonzero(lanes))
@@ -306,6 +363,3 @@ def spread(r: Registers, s: Batch, slot: int) -> None:
     if part.accumulator.steps:
         flush(r, s)
     r[slot] = part.accumulator.lanes(s)[part.index]
-
-
-__all__ = ["count_shared", "ldmatrix", "mma", "spread"]

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, instruction
-from tuner.simulator.parser import SINK, Vector
+from tuner.simulator.parser import SINK, Name, Vector
 from tuner.simulator.scalar_types import SCALARS, Lanes, Scalar
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
+
+CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
+"""Special registers that count on; here they count instructions of the batch."""
 
 
 @instruction("mov")
@@ -26,6 +29,10 @@ def mov(opcode: Opcode) -> Recipe:
             return _pack(site, scalar, source)
         if isinstance(target, Vector):
             return _unpack(site, scalar, target)
+        if isinstance(source, Name) and source.text in CLOCKS:
+            site.polls = True
+            site.result = site.target(target, scalar)
+            return lambda r, s: np.array([[s.steps]], scalar.storage)
         slot = site.source(source, scalar)
         site.result = site.target(target, scalar)
         return lambda r, s: r[slot]
