@@ -40,15 +40,35 @@ QUICK = TimingPolicy(
 Opened = Callable[..., CudaDevice]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[Any, CudaDevice]]:
+    """Devices by how they were opened, for all tests of this module."""
+    devices: dict[Any, CudaDevice] = {}
+    yield devices
+    for device in devices.values():
+        device.close()
+
+
 @pytest.fixture
-def opened() -> Iterator[Opened]:
-    """Opens stand-in devices and closes them afterwards."""
+def opened(shared: dict[Any, CudaDevice]) -> Opened:
+    """Opens a stand-in device, or finds one that was opened alike."""
+
+    def open_device(policy: TimingPolicy = QUICK, launch_s: float = 10.0, **gpu: Any) -> CudaDevice:
+        key = (policy, launch_s, StandInGpu(**gpu))
+        if key not in shared:
+            shared[key] = CudaDevice(OpenStandIn(key[2]), policy, launch_s=launch_s)
+        return shared[key]
+
+    return open_device
+
+
+@pytest.fixture
+def fresh() -> Iterator[Opened]:
+    """Opens devices of a test's own, whose calls can be counted."""
     devices: list[CudaDevice] = []
 
-    def open_device(
-        policy: TimingPolicy = QUICK, launch_s: float = 10.0, index: int = 0, **gpu: Any
-    ) -> CudaDevice:
-        devices.append(CudaDevice(OpenStandIn(StandInGpu(**gpu), index), policy, launch_s=launch_s))
+    def open_device(index: int = 0, **gpu: Any) -> CudaDevice:
+        devices.append(CudaDevice(OpenStandIn(StandInGpu(**gpu), index), QUICK))
         return devices[-1]
 
     yield open_device
@@ -177,8 +197,8 @@ def set_attributes(device: CudaDevice, number: int) -> list[int]:
         pytest.param(227 * 1024 - 16, 16, [227 * 1024 - 16], id="the maximum with static"),
     ],
 )
-def test_shared_memory_opt_in(opened: Opened, dynamic: int, static: int, opt_in: list[int]) -> None:
-    device = opened()
+def test_shared_memory_opt_in(fresh: Opened, dynamic: int, static: int, opt_in: list[int]) -> None:
+    device = fresh()
     shared = ".shared .align 4 .b8 kept[16];" if static else ""
     use = "st.shared.u32 [kept], %x;" if static else ""
     verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
@@ -189,8 +209,8 @@ def test_shared_memory_opt_in(opened: Opened, dynamic: int, static: int, opt_in:
 
 
 @pytest.mark.parametrize(("dynamic", "static"), [(227 * 1024 + 1, 0), (227 * 1024 - 15, 16)])
-def test_more_shared_memory_than_there_is_is_refused(opened: Opened, dynamic: int, static: int) -> None:
-    device = opened()
+def test_more_shared_memory_than_there_is_is_refused(fresh: Opened, dynamic: int, static: int) -> None:
+    device = fresh()
     shared = ".shared .align 4 .b8 kept[16];" if static else ""
     use = "st.shared.u32 [kept], %x;" if static else ""
     verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
@@ -211,9 +231,9 @@ def test_more_shared_memory_than_there_is_is_refused(opened: Opened, dynamic: in
     ],
 )
 def test_carve_out_covers_the_resident_blocks(
-    opened: Opened, dynamic: int, threads: int, percent: list[int]
+    fresh: Opened, dynamic: int, threads: int, percent: list[int]
 ) -> None:
-    device = opened()
+    device = fresh()
     device.verify(written(shared_bytes=dynamic, threads=threads), SMALL, seed=1)
     assert set_attributes(device, 9) == percent
 
@@ -248,8 +268,8 @@ def test_cold_calls_find_nothing_in_l2_and_warm_ones_all(opened: Opened) -> None
     assert measured.other_us["warm"] == pytest.approx(20, rel=1e-6)
 
 
-def test_l2_is_overwritten_before_every_cold_repeat(opened: Opened) -> None:
-    device = opened(l2_bytes=3 << 20)
+def test_l2_is_overwritten_before_every_cold_repeat(fresh: Opened) -> None:
+    device = fresh(l2_bytes=3 << 20)
     measured = device.measure(emitted(), SMALL, None)
     flushes = [nbytes for _, nbytes in device.run(AskCalls("memsetAsync"))]
     assert flushes.count(4 * (3 << 20)) == len(measured.times_us)
@@ -323,8 +343,8 @@ def test_throttling_is_flagged_and_idling_is_not(opened: Opened) -> None:
     assert "throttling" not in opened(throttling=0b1).measure(emitted(), SMALL, None).details
 
 
-def test_nothing_is_left_on_the_device(opened: Opened) -> None:
-    device = opened()
+def test_nothing_is_left_on_the_device(fresh: Opened) -> None:
+    device = fresh()
     for _ in range(2):
         device.verify(emitted(), SMALL, 1)
         device.measure(emitted(), SMALL, None)
@@ -412,15 +432,15 @@ def test_the_bound_is_on_the_row_and_holds(device: CudaDevice) -> None:
     assert measured.time_us > measured.bound_us
 
 
-def test_a_gpu_that_no_arch_fits_is_refused(opened: Opened) -> None:
+def test_a_gpu_that_no_arch_fits_is_refused(fresh: Opened) -> None:
     with pytest.raises(DeviceError, match="NVIDIA Stand-in 9000 is sm_75, which no known architecture fits"):
-        opened(capability=(7, 5))
+        fresh(capability=(7, 5))
 
 
 @pytest.mark.parametrize(("index", "count"), [(1, 1), (3, 2)])
-def test_a_gpu_that_is_not_there_is_refused(opened: Opened, index: int, count: int) -> None:
+def test_a_gpu_that_is_not_there_is_refused(fresh: Opened, index: int, count: int) -> None:
     with pytest.raises(DeviceError, match=f"cuda:{index} must be one of the {count} GPUs"):
-        opened(index=index, count=count)
+        fresh(index=index, count=count)
 
 
 def test_a_malformed_index_is_refused() -> None:
@@ -428,8 +448,8 @@ def test_a_malformed_index_is_refused() -> None:
         open_cuda("first")
 
 
-def test_two_gpus_work_at_the_same_time(opened: Opened) -> None:
-    both = CudaDevices([opened(count=2), opened(count=2, index=1)])
+def test_two_gpus_work_at_the_same_time(fresh: Opened) -> None:
+    both = CudaDevices([fresh(count=2), fresh(count=2, index=1)])
     assert (both.lanes, both.name) == (2, "cuda:NVIDIA Stand-in 9000")
     candidate, verdicts = emitted(), []
 
@@ -449,6 +469,6 @@ def test_two_gpus_work_at_the_same_time(opened: Opened) -> None:
     both.close()
 
 
-def test_gpus_of_two_models_are_no_one_device(opened: Opened) -> None:
+def test_gpus_of_two_models_are_no_one_device(fresh: Opened) -> None:
     with pytest.raises(DeviceError, match="cuda:all needs GPUs of one model, found cuda:A, cuda:B"):
-        CudaDevices([opened(name="A"), opened(name="B")])
+        CudaDevices([fresh(name="A"), fresh(name="B")])
