@@ -4,7 +4,7 @@ The pure core: past and pending trials in, the number of the next schedule out. 
 saves work and changes nothing. Every choice here was measured on recorded spaces: docs/search.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,12 @@ from tuner.samplers.acquisition import expected_improvement
 from tuner.samplers.base import Past, Subject
 from tuner.samplers.coordinates import Coordinates, Floats, Indices
 from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
+from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.target import ranked
+
+_FIRST_FIT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +50,25 @@ class AutoCore:
     Args:
         space: Whose valid set is searched.
         settings: How.
+        hints: What is believed of its schedules beforehand.
     """
 
-    def __init__(self, space: Space, settings: Settings | None = None) -> None:
+    def __init__(self, space: Space, settings: Settings | None = None, hints: Sequence[Hint] = ()) -> None:
         self._settings = settings or Settings()
         self._levels = space.levels
         self._coordinates = Coordinates.of(space.parameters)
         counts = tuple(len(parameter.values) for parameter in space.parameters)
         self._neighbourhood = Neighbourhood(self._levels, counts)
+        self._features = stacked(hints, len(self._levels))
+        self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
         self._model: _Model | None = None
 
     def propose(self, past: Past, space: Space, rng: np.random.Generator) -> int:
         taken = np.concatenate([past.schedules, past.pending])
         timed = np.unique(past.times_us[~np.isnan(past.times_us)])
         if len(taken) < self._settings.start or len(timed) < 2:
-            return most_different(self._levels, self._coordinates, taken, rng)
+            expected = self._hints.mean(self._features) if len(self._hints.weights) else None
+            return most_different(self._levels, self._coordinates, taken, expected, rng)
         model = self._model_for(past)
         model.look(past, self._points)
         scores = model.scores(past.times_us)
@@ -75,7 +82,7 @@ class AutoCore:
 
     def _points(self, schedules: Indices) -> Points:
         coordinates = self._coordinates.at(self._levels[schedules])
-        return Points(coordinates, np.zeros((len(schedules), 0), dtype=np.float32))
+        return Points(coordinates, self._features[schedules])
 
     def _model_for(self, past: Past) -> "_Model":
         """The model that was last due for refitting, from the trials there were then."""
@@ -95,13 +102,16 @@ class AutoCore:
             half = settings.most_observed // 2
             others = rng.permutation(order[half:])[:half]
             learned = np.sort(np.concatenate([order[:half], others]))
-        hints = Hints.none()
         points = self._points(schedules[learned])
-        covariance = fit(points, targets[learned], hints, settings.prior)
+        covariance = fit(points, targets[learned], self._hints, settings.prior)
         room = min(settings.most_candidates, settings.most_cells // len(learned))
         candidates = self._candidates(schedules, schedules[order[: settings.hubs]], room, rng)
         return _Model(
-            schedules, times_us, learned, candidates, Beliefs(covariance, hints, self._points(candidates))
+            schedules,
+            times_us,
+            learned,
+            candidates,
+            Beliefs(covariance, self._hints, self._points(candidates)),
         )
 
     def _candidates(self, schedules: Indices, hubs: Indices, room: int, rng: np.random.Generator) -> Indices:
@@ -160,15 +170,15 @@ class _Model:
 
 
 def refit_count(finished: int) -> int:
-    """How many of the trials the model was last fitted to: ever fewer fits as evidence grows.
+    """How many of the trials the model was last fitted to.
 
-    A fit is due once there are a fifth more trials than at the last, but at least 5 and at most 20 more.
+    A fit is due whenever there are an eighth more trials than at the last, at least 1 and at most 20 more.
     """
-    due = 0
+    due = min(finished, _FIRST_FIT)
     while True:
-        after = due + max(5, min(20, due // 5))
+        after = due + max(1, min(20, due // 8))
         if after > finished:
-            return max(due, min(finished, 5))
+            return due
         due = after
 
 

@@ -3,13 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.samplers.coordinates import Coordinates, Indices, distance
+from tuner.samplers.coordinates import Coordinates, Floats, Indices, distance
 
 _POOL = 500
 
 
 def most_different(
-    levels: NDArray[np.int16], coordinates: Coordinates, taken: Indices, rng: np.random.Generator
+    levels: NDArray[np.int16],
+    coordinates: Coordinates,
+    taken: Indices,
+    expected: Floats | None,
+    rng: np.random.Generator,
 ) -> int:
     """Of a random pool of free schedules, the one whose nearest taken schedule is farthest (maximin).
 
@@ -17,12 +21,17 @@ def most_different(
         levels: The valid set, shape (valid, parameters).
         coordinates: Of its levels; distances are sums over columns.
         taken: Schedules to keep away from.
+        expected: What is believed of every valid schedule, high for slow, or None; the worse half of the pool
+            is left out.
         rng: Draws the pool.
 
     Returns:
         Its number in the valid set.
     """
     pool = free_sample(len(levels), taken, _POOL, rng)
+    if expected is not None:
+        order = np.argsort(expected[pool], kind="stable")
+        pool = pool[order[: max(1, len(pool) // 2)]]
     places = coordinates.at(levels[pool])
     nearest = np.full(len(pool), np.inf)
     for other in coordinates.at(levels[taken]):
