@@ -20,7 +20,7 @@ from emitters.kernel import (
 )
 from emitters.references import product_s8
 from emitters.ternary import decode, prepack
-from results.expression import evaluate
+from results.expression import ceil_div, evaluate
 
 __all__ = ["GEMM_S8", "TERNARY_GEMM_S8", "DenseSchedule", "GemmSchedule"]
 
@@ -143,24 +143,26 @@ def _prepare(schedule: GemmSchedule, problem: Problem, inputs: Inputs) -> Inputs
 
 
 def _edge_problems(spec: KernelSpec, schedule: DenseSchedule) -> tuple[Problem, ...]:
-    """Problems that reach every guard: m = 1, one row more than a tile, seven less than two; a partial tile
-    of n, and several; a tail of k of 16, fewer tiles than stages, and a ring that goes round twice; splits
-    that all have work, and splits of which most have none."""
+    """Small problems that reach every guard.
+
+    Rows: 1, one more than a tile, seven less than two. Columns: less than a tile, a partial tile behind a
+    whole one. k: half an mma, a tail of 16 behind a tile, fewer tiles than slots, more than go once round the
+    ring; with a split, blocks without work, and all blocks going round the ring.
+    """
     s = schedule
-    around = (s.stages + 2) * s.tile_k
+    round_the_ring = (s.stages + 2) * s.tile_k
     shapes = [
         (1, 16, 16),
         (s.tile_m + 1, s.tile_n + 16, s.tile_k + 16),
-        (2 * s.tile_m - 7, 2 * s.tile_n - 16, around),
-        (s.tile_m // 2 + 3, s.tile_n, s.split_k * s.tile_k + 16),
+        (2 * s.tile_m - 7, max(16, s.tile_n - 16), round_the_ring),
     ]
+    if s.split_k > 1:
+        shapes.append((s.tile_m // 2 + 3, s.tile_n, s.split_k * round_the_ring - 16))
     if s.raster > 1:
         shapes.append((s.raster * s.tile_m + 1, s.tile_n + 16, 32))
-    step = next(16 * f for f in (1, 2, 4) if evaluate(valid_formula(s), {"n": 16 * f}))
-    problems: dict[Problem, None] = {}
-    for m, n, k in shapes:
-        problems[spec.problem(m, -(-n // step) * step, k)] = None
-    return tuple(problems)
+    valid = valid_formula(s)
+    step = next(step for step in (16, 32, 64) if evaluate(valid, {"n": step}))
+    return tuple(spec.problem(m, ceil_div(n, step) * step, k) for m, n, k in shapes)
 
 
 def _demand(problem: Problem, b_bits: int) -> Demand:

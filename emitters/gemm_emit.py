@@ -1,5 +1,7 @@
 """Text and plan of a schedule of the forward GEMM family."""
 
+from textwrap import wrap
+
 from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import Lane
 from emitters.fragments.stores import add_words, exchange_with_neighbour, store_words
@@ -24,14 +26,17 @@ def emit_gemm(spec: KernelSpec, schedule: DenseSchedule, target: Target) -> Emit
     check(schedule, target)
     geometry = Geometry(schedule)
     values = schedule_values(schedule)
-    named = [f"{name}={value}" for name, value in values.items()]
     module = Module(
         target.arch,
         [
             f"{spec.id}: {spec.computes}",
             f"semantics {spec.semantic_hash}",
-            f"schedule {' '.join(named[:7])}",
-            f"         {' '.join(named[7:])}",
+            *wrap(
+                " ".join(f"{name}={value}" for name, value in values.items()),
+                width=100,
+                initial_indent="schedule ",
+                subsequent_indent="         ",
+            ),
             f"target {target.arch.name}, {geometry.shared.nbytes} bytes of dynamic shared memory",
         ],
     )
@@ -94,6 +99,7 @@ def _body(ptx: Entry, geometry: Geometry) -> None:
         k0=k0,
         left=left,
     )
+    ptx.comment(f"The block's tile starts at row {block.m0}, column {block.n0}, k {block.k0}.")
     tiles = geometry.shared
     ptx.phase("addresses of A")
     a = Rows(block, tiles.a, geometry.a_width, operand="a", source=a_source)
@@ -178,6 +184,7 @@ def _epilogue(block: Block, accumulators: Accumulators, target: R64) -> None:
     put = add_words if geometry.schedule.split_k > 1 else store_words
     runs = _columns_of_lane(geometry)
     for number in range(2 * geometry.fragments_m):
+        ptx.comment(f"rows {8 * number} .. {8 * number + 7} of the warp")
         if number:
             address = ptx.rd("add.s64", address, eight_rows)
         inside = ptx.p("setp.gt.s32", rows_left, 8 * number)

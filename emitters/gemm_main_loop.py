@@ -116,6 +116,7 @@ class MainLoop:
                 fills: list[Fill] = []
                 if slice_k + 1 < self._slices:
                     fills = [f for operand in operands for f in self._loads(operand, slice_k + 1)]
+                ptx.comment(f"slice {slice_k}")
                 weave(self._mmas(slice_k), fills)
             ptx.op("bar.sync", 0)
 
@@ -133,6 +134,7 @@ class MainLoop:
             for operand in (a, b):
                 operand.aim(self._ring.address)
             for stage in range(self._stages):
+                ptx.comment(f"tile {stage}")
                 for operand in (a, b):
                     self._copy_stage(operand, stage, self._tiles.slot_bytes)
                 for operand in (a, b):
@@ -142,6 +144,7 @@ class MainLoop:
             ptx.op("bar.sync", 0)
             b.open(self._ring.address)
         a.open(self._ring.address)
+        ptx.comment("fragments of the first slice")
         weave([], [fill for operand in (a, b) for fill in self._loads(operand, 0)])
         ptx.phase(
             f"main loop: {self._slices} slices of k a step, {self._stages} slots",
@@ -168,6 +171,7 @@ class MainLoop:
         self._copy_stage(b, 0, 0)
         b.advance()
         for stage in range(self._stages - 1):
+            ptx.comment(f"tile {stage} of A, {stage + 1} of codes")
             self._copy_stage(a, stage, tiles.slot_bytes)
             self._copy_stage(b, stage + 1, tiles.code_slot_bytes)
             a.advance()
@@ -175,6 +179,7 @@ class MainLoop:
             commit(ptx)
         wait_for_all_but(ptx, self._stages - 2)
         ptx.op("bar.sync", 0)
+        ptx.comment("tile 0 becomes rows")
         rows = ptx.r("add.u32", base, tiles.rows_start)
         weave([], b.decode(codes, rows))
         ptx.op("bar.sync", 0)
@@ -189,7 +194,7 @@ class MainLoop:
         self._rows_sum = ptx.r("add.u32", rows, self._next_rows)
 
     def _pipelined_step(self) -> None:
-        last = self._slices - 1
+        ptx, last = self._ptx, self._slices - 1
         barrier_after = self._columns if self._rows > 1 else 0
         decoding = self._decoded.decode(self._codes.address, self._next_rows) if self._decoded else []
         for slice_k in range(last):
@@ -197,7 +202,9 @@ class MainLoop:
             # Decoding is spread over the slices before the barrier.
             share = -(-len(decoding) // (last - slice_k))
             fills, decoding = fills + decoding[:share], decoding[share:]
+            ptx.comment(f"slice {slice_k}, and loads of slice {slice_k + 1}")
             weave(self._mmas(slice_k), fills)
+        ptx.comment(f"slice {last}, and the turn to the next tile")
         weave(self._mmas(last), decoding + self._turn(barrier_after))
 
     def _turn(self, after: int) -> list[Fill]:
@@ -210,6 +217,7 @@ class MainLoop:
         ptx, a, b, decoded = self._ptx, self._a, self._b, self._decoded
 
         def barrier() -> None:
+            ptx.comment("The next tile is there, and nobody reads this slot any more.")
             wait_for_all_but(ptx, self._stages - 2)
             ptx.op("bar.sync", 0)
 
