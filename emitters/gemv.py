@@ -140,8 +140,9 @@ class RowWalk:
         deep = (stages + 2) * self.walkers + 1
         shapes = [
             (1, unit),
-            (rows + 1, unit * max(1, self.walkers - 1) + least),
+            (rows + 1, unit + least),
             (2 * rows - 3, 2 * unit),
+            (3, unit * max(1, self.walkers - 1) + least),
             (2, unit * deep - (unit - least if least else 0)),
         ]
         checked = dict.fromkeys((max(fewest_rows, n_out), n_in) for n_out, n_in in shapes)
