@@ -5,7 +5,9 @@ ptxas rewrites address arithmetic: the main loop times its iterations, and what 
 taken from the middle of the grid, so that edges do not stand for the rest.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,17 +26,9 @@ from tuner.work import Fill, PlanWork, Work
 
 SECTOR_BYTES = 32
 
-# mma's by the name the simulator counts them under: unit of Work, and how many units one is.
-MMA_UNITS: dict[str, tuple[str, float]] = {
-    "mma.m16n8k32.s8.s8": ("mma_s8", 1.0),
-    "mma.m16n8k32.s8.u8": ("mma_s8", 1.0),
-    "mma.m16n8k32.u8.s8": ("mma_s8", 1.0),
-    "mma.m16n8k32.u8.u8": ("mma_s8", 1.0),
-    "mma.m16n8k16.s8.s8": ("mma_s8", 0.5),
-    "mma.m16n8k16.f16.f16": ("mma_f16", 1.0),
-    "mma.m16n8k8.f16.f16": ("mma_f16", 0.5),
-    "wmma.m16n16k16.f16.f16": ("mma_f16", 2.0),
-}
+_MMA_NAME = re.compile(r"(w?)mma\.m(\d+)n(\d+)k(\d+)\.(\w+)")
+_UNIT_OF = {"s8": "mma_s8", "u8": "mma_s8", "f16": "mma_f16", "bf16": "mma_f16"}
+_UNIT_SIZE = {"mma_s8": 16 * 8 * 32, "mma_f16": 16 * 8 * 16}
 _MEMORY = ("LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "LDL", "STL", "RED", "ATOMG", "LDC", "ULDC")
 _CONTROL = ("BAR", "BRA", "EXIT", "NOP", "DEPBAR", "LDGDEPBAR", "MEMBAR", "S2R", NEVER)
 _FLOAT = ("FADD", "FMUL", "FFMA", "MUFU", "SHFL")
@@ -102,8 +96,8 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
     a_block = 1.0 / counters.blocks
     threads = int(np.prod(launch.block))
     warps = -(-threads // WARP)
-    mma = _mma_units(counters.instructions)
-    steps = _steps(code, counters, warps)
+    mma = _mma_counts(counters.instructions)
+    steps = _steps(code, counters, mma.instructions, warps)
     inside = {name: count * steps * warps for name, count in (code.loop.mix if code.loop else {}).items()}
     issued = float(sum(inside.values()))
     asynchronous = counters.instructions["cp.async"] > 0
@@ -120,8 +114,8 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
         registers=float(registers),
         shared_bytes=float(shared_bytes),
         steps=steps,
-        mma_s8=mma.get("mma_s8", 0.0) * a_block,
-        mma_f16=mma.get("mma_f16", 0.0) * a_block,
+        mma_s8=mma.units.get("mma_s8", 0.0) * a_block,
+        mma_f16=mma.units.get("mma_f16", 0.0) * a_block,
         instructions=computing if phased else issued,
         fill_instructions=issued - computing if phased else 0.0,
         alu_instructions=sum(count for name, count in inside.items() if name not in _NOT_INTEGER),
@@ -136,14 +130,13 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
     )
 
 
-def _steps(code: Code, counters: Counters, warps: int) -> float:
+def _steps(code: Code, counters: Counters, mma: float, warps: int) -> float:
     """Iterations of the main loop: what was executed of its mma's, or else of its loads, by what one has."""
     if code.loop is None:
         return 1.0
-    executed = sum(count for name, count in counters.instructions.items() if name in MMA_UNITS)
-    inside = code.loop.mma
+    executed, inside = mma, code.loop.mma
     if not (executed and inside):
-        executed = counters.instructions["ld.global"] + counters.instructions["cp.async"]
+        executed = float(counters.instructions["ld.global"] + counters.instructions["cp.async"])
         inside = code.loop.mix.get("LDG", 0) + code.loop.mix.get("LDGSTS", 0)
     return max(executed / counters.blocks / warps / inside, 1.0) if inside else 1.0
 
@@ -155,15 +148,35 @@ def _outside(code: Code) -> int:
     return code.instructions - (code.loop.instructions if code.loop else 0) - skipped
 
 
-def _mma_units(executed: Mapping[str, int]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class _MmaCounts:
+    """Executed mma's.
+
+    Attributes:
+        units: By the units of `Work`.
+        instructions: As machine instructions: ptxas makes several of a wmma.
+    """
+
+    units: dict[str, float]
+    instructions: float
+
+
+def _mma_counts(executed: Mapping[str, int]) -> _MmaCounts:
     units: dict[str, float] = {}
+    instructions = 0.0
     for name, count in executed.items():
-        if name in MMA_UNITS:
-            unit, factor = MMA_UNITS[name]
-            units[unit] = units.get(unit, 0.0) + count * factor
-        elif name.startswith(("mma.", "wmma.m", "wgmma.m")):
-            raise UnknownMmaError(f"no rate is known for {name}; known are {', '.join(MMA_UNITS)}")
-    return units
+        found = _MMA_NAME.match(name)
+        if found is None:
+            continue
+        wmma, m, n, k, element = found.groups()
+        # The simulator names a wmma by its accumulator where its operands can only be f16.
+        unit = _UNIT_OF.get("f16" if wmma and element == "f32" else element)
+        if unit is None:
+            raise UnknownMmaError(f"no rate is known for {name}; known are mma's of {', '.join(_UNIT_OF)}")
+        share = int(m) * int(n) * int(k) / _UNIT_SIZE[unit]
+        units[unit] = units.get(unit, 0.0) + count * share
+        instructions += count * (share if wmma else 1)
+    return _MmaCounts(units, instructions)
 
 
 def _middle(grid: tuple[int, int, int]) -> Sequence[int]:
