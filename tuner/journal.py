@@ -2,9 +2,11 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -65,6 +67,28 @@ class JournalLock(JournalFileOpenLock):
             time.sleep(0.005)
 
 
+class Journal(JournalFileBackend):
+    """Optuna's journal file, written without waiting for the disk.
+
+    What it says can be had from the rows, which are durable. A process that is killed loses nothing of it;
+    a machine that loses power, a few lines. Waiting would cost a trial four times what its row costs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = JournalLock(path)
+        super().__init__(str(path), lock_obj=self._guard)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        self._guard.acquire()
+        try:
+            with self._path.open("ab") as file:
+                file.write(text.encode())
+        finally:
+            self._guard.release()
+
+
 def cut_torn_line(path: Path) -> None:
     """Cut off a last line that has no end, which only a crash in the middle of a write can leave."""
     with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
@@ -88,8 +112,7 @@ def open_journal(out: Path) -> JournalStorage:
     Raises:
         ValueError, KeyError, AssertionError: The log holds something that is no record of Optuna's.
     """
-    path = out / NAME
-    lock = JournalLock(path)
+    lock = JournalLock(out / NAME)
     lock.acquire()  # cuts a torn line
     lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    return JournalStorage(Journal(out / NAME))

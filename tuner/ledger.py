@@ -320,8 +320,6 @@ def _attributes_of(row: Trial) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {OUTCOME_ATTRIBUTE: str(row.outcome)}
     if row.message:
         attributes["message"] = row.message
-    if row.measurement is not None:
-        attributes["source"] = row.measurement.source.word
     if row.duplicate_of is not None:
         attributes["duplicate_of"] = row.duplicate_of
     return attributes

@@ -142,7 +142,11 @@ class Tuning:
         presence = Presence(request.out)
         stack.callback(presence.close)
         look_ahead = request.look_ahead or look_ahead_for(request.workers)
-        attributes = {"seed": request.seed_for_new_study, "look_ahead": look_ahead}
+        attributes: dict[str, str | int] = {
+            "seed": request.seed_for_new_study,
+            "look_ahead": look_ahead,
+            "times_are": self._task.device.source.word,
+        }
         key, space = self._task.key, self._task.space
         self._ledger = Ledger(request.out, self._name, key, space, presence, attributes, self._watch.notice)
         self._seed = self._ledger.attribute("seed") if request.seed is None else request.seed

@@ -44,6 +44,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Tune a kernel for a problem: propose, emit, assemble, prove, time; every trial is kept."""
+    import optuna
     from rich.console import Console
 
     from tuner.commands.output import cores, print_json
@@ -54,6 +55,7 @@ def run(
     from tuner.summary import lines, summarise
     from tuner.task import Request, task_for
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports on our progress line otherwise
     task = task_for(kernel, shape, device, arch)
     request = Request(
         trials=trials,
