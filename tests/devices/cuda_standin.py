@@ -25,7 +25,7 @@ from standin_machine import (
 
 from tuner.devices.clocks import Clocks
 from tuner.devices.cupy_api import Apis
-from tuner.devices.driver import Driver
+from tuner.devices.driver import Driver, index_of
 from tuner.devices.jobs import Bench
 from tuner.devices.serving import Report
 
@@ -316,11 +316,11 @@ class OpenStandIn:
     """Opens a stand-in GPU in the worker, where a real one is opened by `OpenCuda`."""
 
     gpu: StandInGpu = field(default_factory=StandInGpu)
-    index: int = 0
+    which: int | str = 0
 
     def __call__(self, report: Report) -> Bench:
         apis, nvml, machine = stand_in(self.gpu)
-        driver = Driver(apis, self.index)
+        driver = Driver(apis, self.which if isinstance(self.which, int) else index_of(apis, self.which))
         bench = Bench(driver, Clocks(nvml, driver.facts().pci_bus_id), report)
         bench.stand_in = machine  # type: ignore[attr-defined] # for `AskCalls`
         return bench

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from threading import Thread
 from typing import Any
 
@@ -443,9 +444,23 @@ def test_a_gpu_that_is_not_there_is_refused(fresh: Opened, index: int, count: in
         fresh(index=index, count=count)
 
 
-def test_a_malformed_index_is_refused() -> None:
-    with pytest.raises(DeviceError, match="a GPU is cuda, cuda:N or cuda:all, got cuda:first"):
-        open_cuda("first")
+def test_a_gpu_is_found_by_its_name(device: CudaDevice) -> None:
+    name = device.name.removeprefix("cuda:")
+    found = CudaDevice(OpenStandIn(StandInGpu(), name), QUICK)
+    assert found.name == device.name
+    found.close()
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(DeviceError, match="got cuda:first; here are: NVIDIA Stand-in 9000"):
+        CudaDevice(OpenStandIn(StandInGpu(), "first"), QUICK)
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+@pytest.mark.parametrize("index", ["", "1", "all", "NVIDIA H200"])
+def test_without_cupy_every_form_says_so(index: str) -> None:
+    with pytest.raises(DeviceError, match="needs CuPy"):
+        open_cuda(index)
 
 
 def test_two_gpus_work_at_the_same_time(fresh: Opened) -> None:

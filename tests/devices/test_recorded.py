@@ -183,3 +183,11 @@ class TestRealRecordings:
         recording = read_recording(REPLAY / f"{file}.json.gz")
         assert len(recording) == schedules
         assert np.nanmin(recording.times_us) == pytest.approx(best_us, rel=1e-4)
+
+
+def test_thread_counts_follow_the_formula(tmp_path: Path) -> None:
+    recording = read_recording(written(tmp_path / "copy.json", cache_text()))
+    counts = recording.thread_counts()
+    assert counts is not None
+    assert counts.tolist() == [32, 32, 64, 64]
+    assert read_recording(written(tmp_path / "t4.json", t4_text())).thread_counts() is None

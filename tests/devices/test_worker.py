@@ -264,6 +264,37 @@ def test_close_ends_the_process_and_may_be_called_twice(worker: Worker) -> None:
     assert not is_alive(pid)
 
 
+def test_close_from_another_thread_ends_a_job_and_no_other_is_begun(worker: Worker, tmp_path: Path) -> None:
+    ended: list[Exception] = []
+
+    def work() -> None:
+        for job in (Hang(600.0, tmp_path / "pid"), Add(1, 1)):
+            try:
+                worker.run(job)
+            except (CandidateCrashError, WorkerLostError) as error:
+                ended.append(error)
+
+    thread = Thread(target=work)
+    thread.start()
+    wait_for(tmp_path / "pid")
+    worker.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert isinstance(ended[0], CandidateCrashError)
+    assert isinstance(ended[1], WorkerLostError)
+    assert "the device is closed" in str(ended[1])
+    assert worker.spawned == 1
+
+
+def wait_for(file: Path) -> str:
+    """What a file holds, once it does."""
+    deadline = time.monotonic() + 20
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return file.read_text()
+
+
 _INTERRUPTED = """
 import sys
 sys.path[:] = {path!r}
@@ -289,11 +320,7 @@ def start_hanging_parent(tmp_path: Path) -> tuple["subprocess.Popen[str]", int]:
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20
-    while not (pid_file.exists() and pid_file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return parent, int(pid_file.read_text())
+    return parent, int(wait_for(pid_file))
 
 
 def test_ctrl_c_reaches_the_parent_only_and_leaves_no_worker(tmp_path: Path) -> None:

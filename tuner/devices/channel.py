@@ -4,6 +4,7 @@ import pickle
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import Any
 
 _HEADER = struct.Struct("<4sQ")
@@ -73,6 +74,9 @@ class Channel:
             raise ChannelGarbageError(f"{type(error).__name__} while reading a message: {error}") from error
 
     def close(self) -> None:
+        """Close this end, and wake whoever waits on it."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def _exactly(self, count: int, deadline: float | None) -> bytes:

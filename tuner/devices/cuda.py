@@ -37,16 +37,16 @@ ROUNDS = 40
 
 
 def open_cuda(index: str = "") -> "CudaDevice | CudaDevices":
-    """The device of ``cuda``, ``cuda:N`` or ``cuda:all``, from what follows the colon.
+    """The device of ``cuda``, ``cuda:N``, ``cuda:all`` or ``cuda:NAME``, from what follows the colon.
+
+    By its name a device of a study is found again, whichever number it has.
 
     Raises:
         DeviceError: There is none; the message says what is missing.
     """
     if index == "all":
         return CudaDevices.open()
-    if index and not (index.isascii() and index.isdigit()):
-        raise DeviceError(f"a GPU is cuda, cuda:N or cuda:all, got cuda:{index}")
-    return CudaDevice(OpenCuda(int(index or 0)))
+    return CudaDevice(OpenCuda(int(index or 0) if not index or index.isdecimal() else index))
 
 
 class CudaDevice:

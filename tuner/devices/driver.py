@@ -121,6 +121,28 @@ class Arguments:
         return ctypes.addressof(self.pointers)
 
 
+def index_of(apis: Apis, name: str) -> int:
+    """Number of the first GPU of that name.
+
+    Raises:
+        DeviceError: There is none; with the names there are.
+    """
+    names = [apis.runtime.getDeviceProperties(index)["name"].decode() for index in range(_count(apis))]
+    if name not in names:
+        raise DeviceError(
+            f"a GPU is cuda, cuda:N, cuda:all or cuda:NAME, got cuda:{name}; "
+            f"here are: {', '.join(names) or 'none'}"
+        )
+    return names.index(name)
+
+
+def _count(apis: Apis) -> int:
+    try:
+        return apis.runtime.getDeviceCount()
+    except apis.errors as error:
+        raise DeviceError(f"there is no usable GPU: {error}; see `tune doctor`") from error
+
+
 class Driver:
     """One GPU and one stream on it.
 
@@ -135,10 +157,7 @@ class Driver:
     def __init__(self, apis: Apis, index: int) -> None:
         self._apis = apis
         self.index = index
-        try:
-            self.count = count = apis.runtime.getDeviceCount()
-        except apis.errors as error:
-            raise DeviceError(f"there is no usable GPU: {error}; see `tune doctor`") from error
+        self.count = count = _count(apis)
         if not 0 <= index < count:
             raise DeviceError(f"cuda:{index} must be one of the {count} GPUs, cuda:0 to cuda:{count - 1}")
         with self._faults():

@@ -14,7 +14,7 @@ from results.trial import Measurement, Source, Verdict
 from tuner.devices.clocks import Clocks, open_clocks
 from tuner.devices.cupy_api import cupy_apis
 from tuner.devices.device import Candidate
-from tuner.devices.driver import Driver, GpuFacts
+from tuner.devices.driver import Driver, GpuFacts, index_of
 from tuner.devices.errors import CandidateFaultError
 from tuner.devices.launch import Buffers, Call, LoadedPlan
 from tuner.devices.serving import Report
@@ -79,13 +79,14 @@ class OpenCuda:
     """Opens a GPU through CuPy.
 
     Attributes:
-        index: Number of the device as CUDA counts.
+        which: Number of the device as CUDA counts, or its name.
     """
 
-    index: int
+    which: int | str
 
     def __call__(self, report: Report) -> Bench:
-        driver = Driver(cupy_apis(), self.index)
+        apis = cupy_apis()
+        driver = Driver(apis, self.which if isinstance(self.which, int) else index_of(apis, self.which))
         return Bench(driver, open_clocks(driver.facts().pci_bus_id), report)
 
 

@@ -64,6 +64,7 @@ class Worker:
         self._limits = limits or WorkerLimits()
         self._process: _Process | None = None
         self._failures = 0
+        self._is_closed = False
         self.spawned = 0
 
     @property
@@ -85,7 +86,7 @@ class Worker:
         except (CandidateTimeoutError, CandidateCrashError) as error:
             self._failures += 1
             if self._failures >= self._limits.failures:
-                self.close()
+                self._discard()
                 raise WorkerLostError(
                     f"{self._failures} jobs in a row failed, which is more than candidates do by themselves; "
                     f"see `tune doctor` and `nvidia-smi`. The last: {error}"
@@ -96,16 +97,15 @@ class Worker:
         except (
             BaseException
         ):  # Ctrl-C between question and answer: the worker's next answer would be the wrong one
-            self.close()
+            self._discard()
             raise
         self._failures = 0
         return result
 
     def close(self) -> None:
-        """Kill the worker; may be called twice."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill(self._limits.die_s)
+        """Kill the worker for good; may be called twice, and while another thread waits in `run`."""
+        self._is_closed = True
+        self._discard()
 
     def __enter__(self) -> "Worker":
         return self
@@ -120,12 +120,12 @@ class Worker:
             try:
                 answer = process.channel.receive(limit_s)
             except ChannelTimeoutError:
-                self.close()
+                self._discard()
                 raise CandidateTimeoutError(f"no answer within {limit_s:g} s while {phase}; killed") from None
             except ChannelClosedError:
                 raise CandidateCrashError(f"the worker {self._bury(process)} while {phase}") from None
             except ChannelGarbageError as garbage:
-                self.close()
+                self._discard()
                 raise CandidateCrashError(f"the worker sent garbage while {phase}: {garbage}") from garbage
             match answer:
                 case Phase(name, seconds):
@@ -134,12 +134,12 @@ class Worker:
                     return value
                 case Faulted(kind, message, leaving):
                     if leaving:
-                        self.close()
+                        self._discard()
                     raise CandidateFaultError(kind, f"{message} (while {phase})")
                 case Broke(message):
                     raise CandidateCrashError(f"{message} (while {phase})")
                 case _:
-                    self.close()
+                    self._discard()
                     raise CandidateCrashError(f"the worker sent garbage while {phase}: {answer!r:.100}")
 
     def _take(self, job: Job[Any]) -> "_Process":
@@ -150,7 +150,7 @@ class Worker:
             try:
                 process.channel.send(job, self._limits.take_s)
             except ChannelTimeoutError:
-                self.close()
+                self._discard()
                 deaths = f"did not take a job within {self._limits.take_s:g} s"
             except ChannelClosedError:
                 deaths = self._bury(process)
@@ -161,6 +161,8 @@ class Worker:
         )
 
     def _start(self) -> "_Process":
+        if self._is_closed:
+            raise WorkerLostError("the device is closed; open another one")
         for _ in range(self._limits.starts):
             process = _Process.spawn()
             self.spawned += 1
@@ -177,24 +179,29 @@ class Worker:
             except ChannelGarbageError as garbage:
                 reason = f"sent garbage: {garbage}"
             except BaseException:  # Ctrl-C while it starts, or an opener that does not pickle
-                self.close()
+                self._discard()
                 raise
             else:
                 match answer:
                     case Ready():
                         return process
                     case Unavailable(message):  # a fact about the device, which trying again does not change
-                        self.close()
+                        self._discard()
                         raise DeviceError(message)
                     case _:
                         reason = f"sent garbage: {answer!r:.100}"
-            self.close()
+            self._discard()
         raise WorkerLostError(f"{self._limits.starts} workers in a row did not start; the last {reason}")
+
+    def _discard(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill(self._limits.die_s)
 
     def _bury(self, process: "_Process") -> str:
         """How the process ended, in words, with the last lines it wrote."""
         words = process.ended(self._limits.die_s)
-        self.close()
+        self._discard()
         return words
 
 
@@ -233,9 +240,7 @@ class _Process:
             self._kill_group()
             code = self._wait(within_s)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        self._printed.seek(0, os.SEEK_END)
-        self._printed.seek(max(0, self._printed.tell() - 2000))
-        tail = self._printed.read().decode(errors="replace").strip().splitlines()[-3:]
+        tail = self._last_lines()
         return how + (f" after writing {' / '.join(tail)!r}" if tail else "")
 
     def kill(self, within_s: float) -> None:
@@ -244,12 +249,20 @@ class _Process:
         Raises:
             WorkerLostError: It does not die.
         """
-        self.channel.close()
         self._kill_group()
+        self.channel.close()
         try:
             self._wait(within_s)
         finally:
             self._printed.close()
+
+    def _last_lines(self) -> list[str]:
+        try:
+            self._printed.seek(0, os.SEEK_END)
+            self._printed.seek(max(0, self._printed.tell() - 2000))
+            return self._printed.read().decode(errors="replace").strip().splitlines()[-3:]
+        except ValueError:  # closed: another thread has ended the worker on purpose
+            return []
 
     def _kill_group(self) -> None:
         _unless_gone(lambda: os.killpg(self._process.pid, signal.SIGKILL))

@@ -1,0 +1,79 @@
+"""A whole study on the stand-in GPU: what a user's `tune run --device cuda` does, in CI."""
+
+from pathlib import Path
+from typing import Any
+
+from cuda_standin import OpenStandIn, StandInGpu, tagged
+
+from emitters import kernel_named
+from emitters.kernel import Problem, schedule_values
+from results.store import TrialStore
+from results.trial import Measurement, Outcome, Source, StudyKey, Trial, Verdict
+from search_spaces import space_for
+from tuner.devices.cuda import CudaDevice
+from tuner.devices.device import Candidate
+from tuner.devices.stopwatch import TimingPolicy
+from tuner.devices.timing import StoppingRule
+from tuner.ptxas import Assembler
+from tuner.study import Ending, Tuning
+from tuner.task import Request, Task
+
+POLICY = TimingPolicy(
+    rule=StoppingRule(most_repeats=20), group_us=40.0, warmup_ms=0.1, budget_s=2.0, warm_s=0.5, energy_s=0.0
+)
+
+
+class TaggingDevice(CudaDevice):
+    """Gives candidates their PTX, which the stand-in needs and a GPU does not."""
+
+    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict:
+        return super().verify(tagged(candidate), problem, seed)
+
+    def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
+        return super().measure(tagged(candidate), problem, best_us)
+
+
+class Silent:
+    """Watches nothing."""
+
+    def begin(self, rows: list[Trial], bound_us: float) -> None: ...
+    def finished(self, row: Trial) -> None: ...
+    def tick(self, done: int) -> None: ...
+    def notice(self, line: str) -> None: ...
+
+
+def task_on(device: CudaDevice) -> Task:
+    kernel = kernel_named("affine_f32")
+    problem = kernel.spec.problem(5000)
+    space = space_for(kernel.id, device.target)
+    key = StudyKey(
+        kernel=kernel.id,
+        semantic_hash=kernel.spec.semantic_hash,
+        problem=str(problem),
+        arch=device.target.arch.name,
+        device=device.name,
+        policy=device.policy,
+        objective="time",
+        space_hash=space.hash,
+    )
+    return Task(kernel, problem, device, space, key, space.index(schedule_values(kernel.baseline)))
+
+
+def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
+    device = TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), POLICY)
+    request = Request(trials=4, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)
+    tuning = Tuning(task_on(device), request, Silent())
+    assert tuning.run() is Ending.COMPLETE
+    rows = [row for row in tuning.rows if row.outcome is Outcome.OK]
+    assert len(rows) >= 3
+    for row in rows:
+        measured = row.measurement
+        assert measured is not None
+        assert row.verdict is not None
+        assert (measured.source, row.verdict.where) == (Source.CUDA_EVENTS, "device")
+        assert measured.bound_us is not None
+        assert measured.bound_us < measured.time_us
+        assert measured.other_us["warm"] < measured.time_us
+    with TrialStore(tmp_path) as store:
+        kept: Any = store.trials(tuning.name)
+    assert {row.number for row in kept} == {row.number for row in tuning.rows}
