@@ -61,7 +61,7 @@ def fragment(shape: str, role: str, name: str, layout: str) -> Fragment:
     m, n, k = SHAPES[shape]
     height, width = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
     packing = max(4 // ELEMENT_BYTES[name], 1)
-    copies = 2 if name == "f16" and role in "ab" else 1  # f16 operands are held twice: 16 halves a lane
+    copies = 512 // (height * width) if name == "f16" and role in "ab" else 1  # f16 operands take 16 halves a lane
     slots = height * width * copies // 32
     place = "c" if role in "cd" else role
     rng = np.random.default_rng(crc32(f"{shape} {place} {name} {layout if role in 'ab' else ''}".encode()))
