@@ -114,6 +114,7 @@ def store_global(
 ) -> None:
     """Store elements at global addresses in the active lanes."""
     nbytes = values.dtype.itemsize
+    batch.ahead += 1
     for buffer, offsets, lanes in global_segments(batch, address, nbytes, site, mask):
         index = offsets >> (nbytes.bit_length() - 1)
         if batch.count:
@@ -228,6 +229,7 @@ def store_shared(
     batch: Batch, address: Index, values: NDArray[Any], site: Site, mask: Any, order: str = ""
 ) -> None:
     nbytes = values.dtype.itemsize
+    batch.ahead += 1
     offsets, lanes = shared_offsets(batch, address, nbytes, site, mask)
     if batch.count:
         count_shared(batch, batch.counters.shared_stores, offsets, nbytes, lanes)

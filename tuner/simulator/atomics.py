@@ -157,11 +157,12 @@ def _in_global(
             check_written(s, buffer, offsets, nbytes, site, here)
         if s.count:
             count_global(s, s.counters.atomics, offsets, nbytes, here)
-        if buffer.races is not None:
-            buffer.races.atomic(s, offsets, nbytes, here, site, order)
         chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
+        turns = s.random().permutation(int(np.count_nonzero(chosen)))
+        if buffer.races is not None:
+            buffer.races.atomic(s, offsets, nbytes, chosen, site, order, turns)
         index = np.broadcast_to(offsets, old.shape)[chosen] >> (nbytes.bit_length() - 1)
-        old[chosen] = _serially(s, buffer.writable(nbytes), index, value, other, update, chosen)
+        old[chosen] = _serially(s, buffer.writable(nbytes), index, value, other, update, chosen, turns)
         _mark(buffer, index, nbytes)
 
 
@@ -179,20 +180,22 @@ def _in_shared(
     if s.count:
         count_shared(s, s.counters.shared_atomics, offsets, nbytes, here)
     offsets, here = full_rows(s, offsets, here)
-    if s.races is not None:
-        s.races.atomic(s, offsets, nbytes, here, site, order)
     chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
+    turns = s.random().permutation(int(np.count_nonzero(chosen)))
+    if s.races is not None:
+        s.races.atomic(s, offsets, nbytes, here, site, order, turns)
     flat = s.shared.flat_view(nbytes)
     index = (np.broadcast_to(offsets, old.shape) + s.shared.rows)[chosen] >> (nbytes.bit_length() - 1)
-    old[chosen] = _serially(s, flat, index, value, other, update, chosen)
+    old[chosen] = _serially(s, flat, index, value, other, update, chosen, turns)
 
 
-def _serially(s: Batch, view: Bits, index: Index, value: Bits, other: Any, update: Update, chosen: Any) -> Bits:
-    """Apply an update lane after lane where addresses meet; return what each lane found."""
+def _serially(
+    s: Batch, view: Bits, index: Index, value: Bits, other: Any, update: Update, chosen: Any, order: Index
+) -> Bits:
+    """Apply an update lane after lane where addresses meet, in a given order; return what each lane found."""
     values = np.broadcast_to(value, chosen.shape)[chosen]
     others = np.broadcast_to(other, chosen.shape)[chosen] if other is not None else None
     found = np.empty(index.shape, view.dtype)
-    order = s.random().permutation(len(index))
     sorted_order = order[np.argsort(index[order], kind="stable")]
     ordered = index[sorted_order]
     first = np.r_[True, ordered[1:] != ordered[:-1]]
@@ -203,5 +206,7 @@ def _serially(s: Batch, view: Bits, index: Index, value: Bits, other: Any, updat
         at = index[lanes]
         old = view[at]
         found[lanes] = old
-        view[at] = update(old, values[lanes], None if others is None else others[lanes])
+        new = update(old, values[lanes], None if others is None else others[lanes])
+        view[at] = new
+        s.ahead += bool((new != old).any())
     return found

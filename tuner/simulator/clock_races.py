@@ -215,7 +215,9 @@ class ClockRaces:
         self.write_thread[block, cell] = thread
         self.write_time[block, cell] = self.own(block, thread)
 
-    def atomic(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, order: str = "relaxed") -> None:
+    def atomic(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, order: str = "relaxed",
+               turns: Any = None) -> None:  # fmt: skip
+        """Check and note an atomic; `turns` is the order in which lanes take their turn."""
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         unwritten = self.write_time[block, cell] == UNWRITTEN
         if unwritten.any():
@@ -223,6 +225,8 @@ class ClockRaces:
                         cell, unwritten, None, None)  # fmt: skip
         self.check_write(batch, block, thread, cell, site, "changed by an atomic")
         self.check_reads(batch, block, thread, cell, site)
+        if turns is not None and len(turns) == len(block):
+            block, thread, cell = block[turns], thread[turns], cell[turns]
         self.strong(block, thread, cell, True, True, order)
         self.note_strong(block, thread, cell, site)
 

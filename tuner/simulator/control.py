@@ -46,7 +46,7 @@ def bar(opcode: Opcode) -> Recipe:
     if opcode.name == "barrier" and opcode.flag("cluster"):
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     opcode.flag("cta")
-    action = opcode.choice("sync", "arrive", "red", "warp")
+    action = opcode.choice("warp", "sync", "arrive", "red")
     if action == "warp":
         opcode.choice("sync")
         return Control("warp_barrier", _bind_warp_barrier, "barrier")

@@ -200,10 +200,15 @@ class GlobalRaces:
         if other.any() and not self.equal_in_instruction(batch, offsets, nbytes, lanes, values, site):
             self.report(batch, cells[other], keys[other], self.writes[cells[other]], site, "written", "written")
 
-    def atomic(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, order: str = "relaxed") -> None:
+    def atomic(
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, order: str = "relaxed", turns: Any = None
+    ) -> None:
+        """Check and note an atomic; `turns` is the order in which lanes take their turn."""
         cells, keys = self.select(batch, offsets, nbytes, lanes, site)
         self.check(batch, self.writes, cells, keys, site, "changed atomically", "written")
         self.check(batch, self.reads, cells, keys, site, "changed atomically", "read")
+        if turns is not None and len(turns) == len(cells):
+            cells, keys = cells[turns], keys[turns]
         self.strong(batch, cells, keys, True, True, order)
 
     def strong(self, batch: Batch, cells: Keys, keys: Keys, reads: bool, writes: bool, order: str) -> None:

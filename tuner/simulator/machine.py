@@ -74,6 +74,7 @@ class Batch:
     Attributes:
         mask: active lanes, broadcastable to (B, T), or None for all.
         live: lanes that have not exited, or None for all.
+        ahead: grows when a lane leaves a polling loop or memory changes.
         blocks, threads, warps: B, T (a multiple of 32; missing threads are never live) and T / 32.
     """
 
@@ -98,7 +99,7 @@ class Batch:
         self.live = self.existing
         self.steps = 0
         self.keys: Any = None
-        self.idle = self.ahead = 0
+        self.idle = self.ahead = self.ahead_at_poll = 0
         self.polled = -1
         self.desperate = False
         self.pending: dict[int, Mask | None] = {0: self.existing}
@@ -131,10 +132,6 @@ class Batch:
         except Stopped:
             self.pending = {}
         return True
-
-    def steps_ahead(self) -> int:
-        """Return a number that grows when anything but polling has happened."""
-        return self.ahead
 
     def next_group(self) -> tuple[int, Mask | None]:
         """Take the group of the lowest basic block; but let others go before one that has just polled in vain.
@@ -221,9 +218,10 @@ class Batch:
             self.add_pending(block.index + 1, rest)
 
     def note_poll(self, block: Block, again: bool, some_left: bool) -> None:
-        """Keep count of how long nothing but polling has happened."""
-        self.idle = self.idle + 1 if again and not some_left else 0
+        """Keep count of how long nothing but polling has happened: no lane left its loop and no memory changed."""
         self.ahead += some_left
+        self.idle = self.idle + 1 if again and self.ahead == self.ahead_at_poll else 0
+        self.ahead_at_poll = self.ahead
         self.polled = block.target if again else -1
 
     def end_exit(self, block: Block) -> None:

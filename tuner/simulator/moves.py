@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
 CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
-"""Special registers that count on; here they count instructions of the batch."""
+"""Special registers that count on; here they count instructions of the batch, 256 a step."""
 
 
 @instruction("mov")
@@ -32,7 +32,7 @@ def mov(opcode: Opcode) -> Recipe:
         if isinstance(source, Name) and source.text in CLOCKS:
             site.polls = True
             site.result = site.target(target, scalar)
-            return lambda r, s: np.array([[s.steps]], scalar.storage)
+            return lambda r, s: np.array([[s.steps << 8]], scalar.storage)
         slot = site.source(source, scalar)
         site.result = site.target(target, scalar)
         return lambda r, s: r[slot]

@@ -117,7 +117,7 @@ class SharedRaces:
             batch.shared_fault("race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0]))
 
     def atomic(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-               order: str = "relaxed") -> None:  # fmt: skip
+               order: str = "relaxed", turns: Any = None) -> None:  # fmt: skip
         """Check and note an atomic: it races with plain accesses of other threads, not with other atomics."""
         cells, keys, start = self.select(offsets, nbytes, mask, site)
         if not cells.size:

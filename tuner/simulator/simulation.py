@@ -237,9 +237,9 @@ def _run_together(context: Context, groups: list[NDArray[np.int64]]) -> None:
             waiting.append(batch)
     fruitless = 0
     while waiting:
-        before = sum(batch.steps_ahead() for batch in waiting)
+        before = sum(batch.ahead for batch in waiting)
         waiting = [batch for batch in waiting if not batch.run()]
-        fruitless = fruitless + 1 if waiting and sum(batch.steps_ahead() for batch in waiting) == before else 0
+        fruitless = fruitless + 1 if waiting and sum(batch.ahead for batch in waiting) == before else 0
         for batch in waiting:
             batch.desperate = fruitless >= FRUITLESS_ROUNDS // 2
         if fruitless >= FRUITLESS_ROUNDS:

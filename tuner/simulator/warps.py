@@ -52,8 +52,16 @@ def participants(r: Registers, s: Batch, members: int, site: Site) -> Any:
     if absent.any():
         message = "threads that the member mask names do not run this instruction together with this thread"
         s.fault("divergence", message, site, absent.reshape(shape))
-    # lanes of one warp that name different members wait for each other in vain
     return active & named
+
+
+def groups(r: Registers, s: Batch, members: int, there: Any) -> Any:
+    """Return for each lane (B, W, 32, 32) which lanes it acts with, where lanes name different members; else None."""
+    words = by_warp(r[members], s)
+    if words.size == 1 or (words == words[:, :, :1]).all():
+        return None
+    named = (words[..., None] >> np.arange(WARP, dtype=np.uint32)) & np.uint32(1) != 0
+    return named if there is None else named & there[..., None, :]
 
 
 @instruction("shfl")
@@ -139,7 +147,11 @@ def vote(opcode: Opcode) -> Recipe:
         def run(r: Registers, s: Batch) -> None:
             truth = by_warp(~r[p] if negated else r[p], s)
             there = participants(r, s, members, site)
-            s.write(r, d, back(_vote(mode, truth, there), s))
+            together = groups(r, s, members, there)
+            if together is None:
+                s.write(r, d, back(_vote(mode, truth, there), s))
+            else:
+                s.write(r, d, back(_vote(mode, truth[..., None, :], together)[..., 0], s))
 
         return run
 
@@ -151,12 +163,12 @@ def _vote(mode: str, truth: NDArray[np.bool_], there: Any) -> NDArray[Any]:
     no = ~truth if there is None else ~truth & there
     if mode == "ballot":
         bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
-        return np.where(yes, bits, np.uint32(0)).sum(axis=2, keepdims=True, dtype=np.uint32)
+        return np.where(yes, bits, np.uint32(0)).sum(axis=-1, keepdims=True, dtype=np.uint32)
     if mode == "any":
-        return yes.any(axis=2, keepdims=True)
+        return yes.any(axis=-1, keepdims=True)
     if mode == "all":
-        return ~no.any(axis=2, keepdims=True)
-    return ~(yes.any(axis=2, keepdims=True) & no.any(axis=2, keepdims=True))
+        return ~no.any(axis=-1, keepdims=True)
+    return ~(yes.any(axis=-1, keepdims=True) & no.any(axis=-1, keepdims=True))
 
 
 @instruction("activemask")
@@ -195,9 +207,11 @@ def match(opcode: Opcode) -> Recipe:
             value = by_warp(r[a], s)
             there = participants(r, s, members, site)
             same = value[..., :, None] == value[..., None, :]
-            if there is not None:
-                same = same & there[..., None, :]
-            count = WARP if there is None else there.sum(axis=2, keepdims=True)
+            together = groups(r, s, members, there)
+            if together is None:
+                together = np.ones((1, 1, 1, WARP), bool) if there is None else there[..., None, :]
+            same = same & together
+            count = together.sum(axis=3)
             bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
             found = np.where(same, bits, np.uint32(0)).sum(axis=3, dtype=np.uint32)
             if mode == "all":
@@ -229,7 +243,13 @@ def redux(opcode: Opcode) -> Recipe:
         def run(r: Registers, s: Batch) -> None:
             there = participants(r, s, members, site)
             value = by_warp(r[a], s)
-            s.write(r, d, back(_reduce(operation, value, there, scalar, absolute, keep_nan), s))
+            together = groups(r, s, members, there)
+            if together is None:
+                result = _reduce(operation, value, there, scalar, absolute, keep_nan)
+            else:
+                wide = np.broadcast_to(value[..., None, :], together.shape)
+                result = _reduce(operation, wide, together, scalar, absolute, keep_nan)[..., 0]
+            s.write(r, d, back(result, s))
 
         return run
 
@@ -242,7 +262,7 @@ def _reduce(operation: str, value: Any, there: Any, scalar: Scalar, absolute: bo
         real = np.abs(real) if absolute else real
         function = {"min": np.minimum if keep_nan else np.fmin, "max": np.maximum if keep_nan else np.fmax}[operation]
         neutral = np.inf if operation == "min" else -np.inf
-        return write(function.reduce(real if there is None else np.where(there, real, neutral), axis=2, keepdims=True), scalar)
+        return write(function.reduce(real if there is None else np.where(there, real, neutral), axis=-1, keepdims=True), scalar)
     view = np.ascontiguousarray(value).view(scalar.view)
     limits = np.iinfo(scalar.view)
     functions: dict[str, tuple[Any, int]] = {
@@ -253,7 +273,7 @@ def _reduce(operation: str, value: Any, there: Any, scalar: Scalar, absolute: bo
     function, neutral = functions[operation]
     if there is not None:
         view = np.where(there, view, np.array(neutral, scalar.view))
-    return function.reduce(view, axis=2, keepdims=True, dtype=scalar.view).view(np.uint32)  # type: ignore[no-any-return]
+    return function.reduce(view, axis=-1, keepdims=True, dtype=scalar.view).view(np.uint32)  # type: ignore[no-any-return]
 
 
 @instruction("elect")
