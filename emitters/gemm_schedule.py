@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from emitters.fragments.matrix import A_REGISTERS, B_REGISTERS, C_REGISTERS, MMA_K, MMA_M, MMA_N
-from emitters.fragments.tile import RowTile
+from emitters.fragments.tile import BANK_BYTES, RowTile
 from emitters.ptx import SHARED_ALIGNMENT, SharedLayout
 from emitters.target import REGISTERS_PER_SM, SHARED_RESERVED, WARP, Target
 from emitters.ternary import PREPACK_COLUMNS
@@ -198,7 +198,8 @@ class SharedTiles:
         slot = SharedLayout()
         rows_m = RowTile(s.tile_m, s.tile_k, s.stride_pad, s.swizzle)
         slot.take(rows_m.nbytes, SHARED_ALIGNMENT)
-        code_rows = RowTile(s.tile_k, s.tile_n // 4, _code_pad(s.tile_n // 4))
+        rows_read = 4 if geometry.b_kind == "packed" else 8
+        code_rows = RowTile(s.tile_k, s.tile_n // 4, _code_pad(s.tile_n // 4, rows_read))
         tile_b: RowTile | None = None
         match geometry.b_kind:
             case "rows":
@@ -237,13 +238,14 @@ class SharedTiles:
         )
 
 
-def _code_pad(row_bytes: int) -> int:
+def _code_pad(row_bytes: int, rows_read: int) -> int:
     """Bytes after a row of codes, whatever `stride_pad` says of s8 rows.
 
-    Rows an odd number of 16-byte chunks long let lanes read the same columns of eight neighbouring rows from
-    eight different groups of banks. Rows shorter than two chunks do so without a pad.
+    Lanes read the same columns of `rows_read` neighbouring rows at once: 4 where codes go to registers, 8 and
+    more where they are decoded to shared memory. Rows an odd number of 16-byte chunks long start in different
+    groups of banks; so do rows that fill the banks no more than once together.
     """
-    return 16 if row_bytes % 32 == 0 else 0
+    return 16 if row_bytes % 32 == 0 and row_bytes * rows_read > BANK_BYTES else 0
 
 
 def _aligned(nbytes: int) -> int:

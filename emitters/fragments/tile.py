@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from emitters.ptx import R32, Entry
 
+BANK_BYTES = 128
+"""Bytes of all banks of shared memory, 32 of 4."""
+
 CHUNK = 16
 """Bytes that one lane's address stands for in `ldmatrix`; the unit of padding and swizzle."""
 

@@ -38,8 +38,8 @@ def guarded(ptx: str, opcode: str) -> int:
     [
         (
             TERNARY_GEMM_S8,
-            47955,
-            "25f40af66d22bbe54f2bd44d6c250ad83266a6bda81b8801c726af7d42cfe44b",
+            47953,
+            "2ded6ba69a3632fc30c4df91588e67eefef970df4b3016bfd4c8bf66c1ceba28",
             {
                 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 64,
                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16": 12,
