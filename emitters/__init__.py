@@ -14,9 +14,11 @@ from emitters.affine import AFFINE_F32
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
 from emitters.kernel import Kernel
 from emitters.q4k_gemv import Q4K_GEMV
+from emitters.q4k_soa_wmma import Q4K_SOA_WMMA
 from emitters.q6k_gemv import Q6K_SOA_GEMV
 from emitters.rmsnorm import RMSNORM
 from emitters.sdpa import SDPA_DECODE
+from emitters.wmma_gemv import WMMA_GEMV
 
 ENTRY_POINT_GROUP = "tune.kernels"
 
@@ -26,7 +28,9 @@ _OWN: tuple[Kernel[Any], ...] = (
     AFFINE_F32,
     RMSNORM,
     Q4K_GEMV,
+    Q4K_SOA_WMMA,
     Q6K_SOA_GEMV,
+    WMMA_GEMV,
     SDPA_DECODE,
 )
 

@@ -8,10 +8,12 @@ from emitters.target import Target
 from search_spaces.affine import affine_f32_space
 from search_spaces.gemm import gemm_s8_space, ternary_gemm_s8_space
 from search_spaces.q4k_gemv import q4k_gemv_space
+from search_spaces.q4k_soa_wmma import q4k_soa_wmma_space
 from search_spaces.q6k_gemv import q6k_gemv_space
 from search_spaces.rmsnorm import rmsnorm_space
 from search_spaces.sdpa import sdpa_decode_space
 from search_spaces.space import Space
+from search_spaces.wmma_gemv import wmma_gemv_space
 
 _OWN: dict[str, Callable[[Target], Space]] = {
     "ternary_gemm_s8": ternary_gemm_s8_space,
@@ -19,7 +21,9 @@ _OWN: dict[str, Callable[[Target], Space]] = {
     "affine_f32": affine_f32_space,
     "rmsnorm": rmsnorm_space,
     "q4k_gemv": q4k_gemv_space,
+    "q4k_soa_wmma": q4k_soa_wmma_space,
     "q6k_soa_gemv": q6k_gemv_space,
+    "wmma_gemv": wmma_gemv_space,
     "sdpa_decode": sdpa_decode_space,
 }
 

@@ -18,7 +18,9 @@ FLOAT_KERNELS = (
     "affine_f32",
     "rmsnorm",
     "q4k_gemv",
+    "q4k_soa_wmma",
     "q6k_soa_gemv",
+    "wmma_gemv",
     "sdpa_decode",
 )
 

@@ -9,8 +9,8 @@ import pytest
 from float_proof import kernel_of
 
 from emitters.gguf_weights import GgufWeightsError, load_weights
-from emitters.kernel import Inputs
-from emitters.quants import decode_q4_k, encode_q4_k, encode_q6_k
+from emitters.kernel import Inputs, ProblemError
+from emitters.quants import decode_q4_k, encode_q4_k, encode_q6_k, q4_k_to_soa
 
 ROWS, N_IN = 6, 512
 
@@ -42,6 +42,7 @@ def file(tmp_path_factory: pytest.TempPathFactory, weights: np.ndarray) -> Path:
     [
         ("q4k_gemv", "blk.0.attn_q.weight", encode_q4_k),
         ("q6k_soa_gemv", "blk.0.ffn_down.weight", encode_q6_k),
+        ("q4k_soa_wmma", "blk.0.attn_q.weight", lambda weights: q4_k_to_soa(encode_q4_k(weights))),
     ],
 )
 def test_blocks_arrive_byte_for_byte(
@@ -84,3 +85,23 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
     path.write_bytes(b"not a model" * 10)
     with pytest.raises(GgufWeightsError, match="must be a GGUF file"):
         load_weights(kernel_of("q4k_gemv"), path, "x")
+
+
+def test_a_matrix_of_halves_arrives_for_wmma_gemv(file: Path, weights: np.ndarray) -> None:
+    loaded = load_weights(kernel_of("wmma_gemv"), file, "blk.0.ffn_up.weight")
+    assert loaded.operand == "A"
+    np.testing.assert_array_equal(loaded.weights, weights.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error", "message"),
+    [
+        ("norm.weight", GgufWeightsError, "norm.weight must be a matrix, got 1 axes"),
+        ("ragged.weight", ProblemError, "n_in must be a positive multiple of 8"),
+    ],
+)
+def test_a_tensor_of_another_shape_is_refused(
+    file: Path, tensor: str, error: type[ValueError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        load_weights(kernel_of("wmma_gemv"), file, tensor)

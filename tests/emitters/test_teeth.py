@@ -42,7 +42,7 @@ def terms_of(kernel: str, inputs: Inputs) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("kernel", ["q4k_gemv", "q6k_soa_gemv"])
+@pytest.mark.parametrize("kernel", ["q4k_gemv", "q4k_soa_wmma", "q6k_soa_gemv", "wmma_gemv"])
 def test_a_product_that_lacks_one_term_is_a_mismatch(kernel: str, n: int) -> None:
     entry = kernel_of(kernel)
     problem = entry.spec.problem(ROWS, n)
@@ -82,7 +82,7 @@ def test_attention_that_lacks_one_key_is_a_mismatch(n: int) -> None:
     missing = median_index(weights)
     weights[np.arange(heads), missing] = 0.0
     lacking = (weights / weights.sum(axis=1, keepdims=True) @ v[:, 0]).astype(np.float32)
-    for schedule in schedules_of("sdpa_decode")[:25]:
+    for schedule in schedules_of("sdpa_decode")[:10]:
         expected = entry.reference(problem, inputs, schedule)
         assert not expected.mismatched("out", expected.values["out"].astype(np.float32)).any()
         assert expected.mismatched("out", lacking).any(axis=1).all(), schedule
