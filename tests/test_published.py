@@ -78,7 +78,7 @@ def test_hand_written_kernel_is_right_and_as_described(tmp_path: Path) -> None:
     counted = report.counters[0]
     byte_stores = 2 * 3 * 8 * 16  # blocks, k-steps, warps, codes of a thread
     wide_stores = 2 * 3 * 8
-    # Eight lanes of a byte store meet in a bank, and two of a 16-byte store, which takes four wavefronts at best.
+    # Eight lanes of a byte store meet in a bank, and two of a 16-byte store, which takes four at best.
     assert counted.shared_stores.wavefronts == 8 * byte_stores + 2 * 4 * wide_stores
     assert counted.matrix_loads.wavefronts == counted.matrix_loads.ideal
     assert step.shared_bytes == 12288
