@@ -1,6 +1,6 @@
-"""Who takes part in the search benchmark, and one run of each: which schedules it evaluates, and how long it thinks.
+"""Who takes part in the search benchmark, and one run of each: what it evaluates, and how long it thinks.
 
-Ours and Optuna's are asked and told through an Optuna study in memory, so their milliseconds are those of a user.
+Ours and Optuna's are asked and told through an Optuna study in memory, so their milliseconds are a user's.
 """
 
 import time
@@ -19,9 +19,7 @@ from emitters.target import Target
 from search_spaces.listed import ListedSpace, parameter_from
 from tuner.devices.recorded import Recording
 from tuner.samplers import SAMPLERS
-from tuner.samplers.auto import AutoCore
-from tuner.samplers.base import Core, Subject, ValidSetSampler
-from tuner.samplers.hints import block_shape
+from tuner.samplers.base import Subject, ValidSetSampler
 
 OURS = tuple(SAMPLERS)
 OPTUNA_TPE = "optuna-tpe"
@@ -78,16 +76,9 @@ def space_of(recording: Recording) -> ListedSpace:
     return ListedSpace(recording.kernel or "recorded", parameters, (), Target.of(_ARCH), recording.levels)
 
 
-def _core(name: str, recording: Recording, space: ListedSpace) -> Core:
-    threads = recording.thread_counts()
-    if name == "auto" and threads is not None:
-        return AutoCore(space, hints=[block_shape(threads)])
-    return SAMPLERS[name].make(Subject(space))
-
-
 def _run_ours(name: str, recording: Recording, seed: int, budget: int, workers: int) -> Run:
     space = space_of(recording)
-    sampler = ValidSetSampler(name, _core(name, recording, space), space, seed, workers)
+    sampler = ValidSetSampler(name, SAMPLERS[name].make(Subject(space)), space, seed, workers)
     study = optuna.create_study(sampler=sampler)
     distributions = {p.name: CategoricalDistribution(p.values) for p in space.parameters}
     evaluated, ask_tell_ms = [], []

@@ -77,6 +77,13 @@ class Recording:
         row = self.levels[number]
         return {n: v[level] for n, v, level in zip(self.names, self.values, row, strict=True)}
 
+    def thread_counts(self) -> NDArray[np.int64] | None:
+        """Threads of a block of every schedule, shape (schedules,); None where nothing tells."""
+        if self.threads is None:
+            return None
+        formula = self.threads
+        return np.array([evaluate(formula, _numbers(self.schedule(n))) for n in range(len(self))], np.int64)
+
 
 @dataclass(frozen=True)
 class T1:
@@ -100,9 +107,8 @@ class T1:
         Raises:
             RecordingError: A condition is no formula that this package evaluates.
         """
-        sizes = {name: int(value) for name, value in schedule.items() if isinstance(value, int)}
         try:
-            return next((text for text in self.conditions if not evaluate(text, sizes)), None)
+            return next((text for text in self.conditions if not evaluate(text, _numbers(schedule))), None)
         except ExpressionError as error:
             raise RecordingError(f"condition of {self.kernel}: {error}") from None
 
@@ -265,6 +271,10 @@ def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
         levels=np.stack(moved, axis=1),
         threads=threads,
     )
+
+
+def _numbers(schedule: Mapping[str, ParameterValue]) -> dict[str, int]:
+    return {name: int(value) for name, value in schedule.items() if isinstance(value, int)}
 
 
 def _values(text: object) -> list[ParameterValue]:
