@@ -107,7 +107,10 @@ def _directed(exact: NDArray[np.float64], up: bool) -> NDArray[np.int32]:
 
 def _conversions(x: NDArray[np.float32]) -> NDArray[np.int32]:
     d, tenth = x.astype(np.float64), np.float64(np.float32(0.1))
-    columns = [function(d).clip(-(2**31), 2**31 - 1).astype(np.int32) for function in (np.rint, np.trunc, np.floor, np.ceil)]
+    columns = [
+        function(d).clip(-(2**31), 2**31 - 1).astype(np.int32)
+        for function in (np.rint, np.trunc, np.floor, np.ceil)
+    ]
     columns.append(np.rint(d).clip(0, 2**32 - 1).astype(np.uint32).view(np.int32))
     columns.append(columns[1].astype(np.int8).astype(np.int32))
     columns += [_directed(d + tenth, False), _directed(d * tenth, True)]
@@ -116,7 +119,9 @@ def _conversions(x: NDArray[np.float32]) -> NDArray[np.int32]:
 
 def _functions(x: NDArray[np.float32]) -> NDArray[np.float64]:
     d = x.astype(np.float64)
-    return np.stack([np.exp(d), np.log(np.abs(d) + 0.125), np.sin(d), np.cos(d), np.abs(d) ** 1.5, np.tanh(d)], 1)
+    return np.stack(
+        [np.exp(d), np.log(np.abs(d) + 0.125), np.sin(d), np.cos(d), np.abs(d) ** 1.5, np.tanh(d)], 1
+    )
 
 
 def _machine(x: NDArray[np.uint8]) -> NDArray[np.uint32]:

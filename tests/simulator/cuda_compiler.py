@@ -1,4 +1,6 @@
-"""CUDA C++ to PTX through NVRTC (wheel `nvidia-cuda-nvrtc`), called by ctypes: another compiler's PTX as evidence."""
+"""CUDA C++ to PTX through NVRTC (wheel `nvidia-cuda-nvrtc`), called by ctypes: another compiler's PTX as
+evidence.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from cuda_cases import CASES, Case
 
 from tuner.simulator import parse, simulate
 
-pytestmark = pytest.mark.skipif(not cuda_compiler.available(), reason="NVRTC (nvidia-cuda-nvrtc) is not installed")
+pytestmark = pytest.mark.skipif(
+    not cuda_compiler.available(), reason="NVRTC (nvidia-cuda-nvrtc) is not installed"
+)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

@@ -84,7 +84,9 @@ def load_global(
             return loaded
         result = poison_like(loaded) if result is None else result
         result = np.where(lanes, loaded, result)
-    return result if result is not None else poison_like(np.empty((1, 1), batch.shared.flat_view(nbytes).dtype))
+    return (
+        result if result is not None else poison_like(np.empty((1, 1), batch.shared.flat_view(nbytes).dtype))
+    )
 
 
 def poison_like(array: NDArray[Any]) -> NDArray[Any]:
@@ -202,7 +204,8 @@ def shared_offsets(batch: Batch, address: Index, nbytes: int, site: Site, mask: 
         offset = int(full[stray][0])
         past = offset + nbytes - batch.shared.nbytes
         how = f"begin {-offset} bytes before it" if offset < 0 else f"end {past} bytes past it"
-        message = f"shared memory is {batch.shared.nbytes} bytes from address 1024 on; {nbytes} bytes at {offset + 1024} {how}"
+        limits = f"shared memory is {batch.shared.nbytes} bytes from address 1024 on"
+        message = f"{limits}; {nbytes} bytes at {offset + 1024} {how}"
         batch.fault("out_of_bounds", message, site, stray, offset + 1024, "shared")
     crooked = lanes & ~stray & ((full & (nbytes - 1)) != 0)
     if crooked.any():
@@ -237,7 +240,9 @@ def store_shared(
         batch.races.write(batch, *race_lanes(batch, offsets, nbytes, lanes), site, values, order=order)
     shape = (batch.blocks, batch.threads)
     _, lanes = full_rows(batch, offsets, lanes)
-    batch.shared.store(np.broadcast_to(offsets, (len(offsets), batch.threads)), nbytes, np.broadcast_to(values, shape), lanes)
+    batch.shared.store(
+        np.broadcast_to(offsets, (len(offsets), batch.threads)), nbytes, np.broadcast_to(values, shape), lanes
+    )
 
 
 def race_lanes(batch: Batch, offsets: Index, nbytes: int, lanes: Any) -> tuple[Index, int, Any]:

@@ -6,13 +6,21 @@ Where the ISA leaves a result unspecified (division by zero) the result is poiso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.simulator.carries import product_with_carry, sum_with_carry
 from tuner.simulator.floats import float_binary, float_divide, float_multiply_add, float_unary
-from tuner.simulator.instructions import Closure, Compute, Opcode, Recipe, Registers, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Compute,
+    Opcode,
+    Recipe,
+    Registers,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.scalar_types import POISON, SCALARS, U32, U64, Lanes, Scalar
 
 if TYPE_CHECKING:
@@ -53,7 +61,7 @@ def add(opcode: Opcode) -> Recipe:
     if saturate:
 
         def clamped(a: int, b: int) -> Closure:
-            def run(r: Registers, s: Batch) -> Lanes:
+            def run(r: Registers, s: Batch) -> Any:
                 exact = function(r[a].view(np.int32), r[b].view(np.int32), dtype=np.int64)
                 return exact.clip(-(2**31), 2**31 - 1).astype(np.int32).view(np.uint32)
 
@@ -69,7 +77,7 @@ def halves(function: Callable[[Lanes, Lanes], Lanes], name: str) -> Callable[...
     view = SCALARS[name].view
 
     def build(a: int, b: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             first, second = np.broadcast_arrays(r[a], r[b])
             x, y = (np.ascontiguousarray(value).view(view) for value in (first, second))
             return function(x, y).astype(view).view(np.uint32)
@@ -94,14 +102,16 @@ def multiply(scalar: Scalar, part: str) -> Callable[[Lanes, Lanes], Lanes]:
         if part == "wide":
             return lambda x, y: np.multiply(x.view(view), y.view(view), dtype=wide.view).view(wide.storage)
         return lambda x, y: (
-            (np.multiply(x.view(view), y.view(view), dtype=wide.view) >> scalar.bits).astype(view).view(storage)
+            (np.multiply(x.view(view), y.view(view), dtype=wide.view) >> scalar.bits)
+            .astype(view)
+            .view(storage)
         )
     if part == "wide":
         raise UnknownModifierError("mul.wide takes 16- and 32-bit types")
     return _high_signed if scalar.kind == "s" else _high_unsigned
 
 
-def _high_unsigned(x: Lanes, y: Lanes) -> Lanes:
+def _high_unsigned(x: Lanes, y: Lanes) -> Any:
     low_mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     x0, x1, y0, y1 = x & low_mask, x >> shift, y & low_mask, y >> shift
     middle = x1 * y0 + ((x0 * y0) >> shift)
@@ -109,7 +119,7 @@ def _high_unsigned(x: Lanes, y: Lanes) -> Lanes:
     return x1 * y1 + (middle >> shift) + (other >> shift)
 
 
-def _high_signed(x: Lanes, y: Lanes) -> Lanes:
+def _high_signed(x: Lanes, y: Lanes) -> Any:
     zero, sign = np.uint64(0), np.uint64(63)
     negative_x, negative_y = (x >> sign).astype(bool), (y >> sign).astype(bool)
     return _high_unsigned(x, y) - np.where(negative_x, y, zero) - np.where(negative_y, x, zero)
@@ -146,7 +156,7 @@ def mad(opcode: Opcode) -> Recipe:
             raise UnknownModifierError("mad.sat is for .hi.s32 only")
 
         def clamped(a: int, b: int, c: int) -> Closure:
-            def run(r: Registers, s: Batch) -> Lanes:
+            def run(r: Registers, s: Batch) -> Any:
                 total = function(r[a], r[b]).view(np.int32).astype(np.int64) + r[c].view(np.int32)
                 return total.clip(-(2**31), 2**31 - 1).astype(np.int32).view(np.uint32)
 
@@ -167,7 +177,7 @@ def mul24(opcode: Opcode) -> Recipe:
     scalar = opcode.type("u32", "s32")
     shift = 0 if part == "lo" else 16
 
-    def product(x: Lanes, y: Lanes) -> Lanes:
+    def product(x: Lanes, y: Lanes) -> Any:
         factors = [(value << np.uint32(8)).view(scalar.view) >> 8 for value in (x, y)]
         exact = np.multiply(factors[0], factors[1], dtype=np.int64) >> shift
         return exact.astype(np.uint64).astype(np.uint32)
@@ -188,7 +198,7 @@ def div(opcode: Opcode) -> Recipe:
     remainder = opcode.name == "rem"
 
     def build(a: int, b: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             x, y = r[a].view(view), r[b].view(view)
             zero = y == 0
             safe = np.where(zero, np.array(1, view), y)
@@ -234,9 +244,11 @@ def sad(opcode: Opcode) -> Recipe:
     view, storage = scalar.view, scalar.storage
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             x, y = r[a].view(view), r[b].view(view)
-            return np.where(x < y, y.view(storage) - x.view(storage), x.view(storage) - y.view(storage)) + r[c]
+            return (
+                np.where(x < y, y.view(storage) - x.view(storage), x.view(storage) - y.view(storage)) + r[c]
+            )
 
         return run
 
@@ -250,7 +262,7 @@ def dp4a(opcode: Opcode) -> Recipe:
     views = [np.dtype(np.int8 if scalar.kind == "s" else np.uint8) for scalar in types]
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             x, y = (
                 np.ascontiguousarray(r[slot]).view(view).reshape(*r[slot].shape, 4).astype(np.int32)
                 for slot, view in zip((a, b), views, strict=True)
@@ -267,10 +279,13 @@ def dp2a(opcode: Opcode) -> Recipe:
     """c plus the dot product of two 16-bit halves of a with the low or high two bytes of b."""
     first = 0 if opcode.choice("lo", "hi") == "lo" else 2
     wide, narrow = opcode.types(2)
-    views = (np.dtype(np.int16 if wide.kind == "s" else np.uint16), np.dtype(f"{'i' if narrow.kind == 's' else 'u'}1"))
+    views = (
+        np.dtype(np.int16 if wide.kind == "s" else np.uint16),
+        np.dtype(f"{'i' if narrow.kind == 's' else 'u'}1"),
+    )
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             x = np.ascontiguousarray(r[a]).view(views[0]).reshape(*r[a].shape, 2).astype(np.int32)
             y = np.ascontiguousarray(r[b]).view(views[1]).reshape(*r[b].shape, 4)[..., first : first + 2]
             return (x * y.astype(np.int32)).sum(-1, dtype=np.int32).view(np.uint32) + r[c]
@@ -287,7 +302,7 @@ def _addresses(opcode: Opcode) -> Recipe:
 
 @instruction("cvta")
 def cvta(opcode: Opcode) -> Recipe:
-    """Between a state space and generic addresses; every space has its own window of the generic addresses."""
+    """Between a state space and generic addresses, where every space has its own window."""
     opcode.flag("to")
     space = opcode.choice("global", "shared", "shared::cta", "local", "const", "param")
     if space in ("global", "const", "param") or "u32" in opcode.modifiers:

@@ -1,7 +1,7 @@
 """cp.async and its groups, taken at their worst (PTX ISA 9.7.9.25).
+From issue until the issuing thread waits, the destination holds poison and is in flight: a read or write of
+it is a race. At the wait it becomes that thread's write of that moment; other threads still need a barrier.
 
-From issue until the issuing thread waits, the destination holds poison and is in flight: a read or write of it is a
-race. At the wait it becomes that thread's write of that moment; other threads still need a barrier.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.accesses import count_global, count_shared, full_rows, global_segments, shared_offsets
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.loads_stores import lane_addresses, take_hints
 from tuner.simulator.memory import Index
 from tuner.simulator.scalar_types import PREDICATE, U32
@@ -21,12 +30,14 @@ from tuner.simulator.scalar_types import PREDICATE, U32
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
-_EARLY = {4: np.dtype("u4"), 8: np.dtype("u8"), 16: np.dtype("c16")}
+_EARLY: dict[int, np.dtype[Any]] = {4: np.dtype("u4"), 8: np.dtype("u8"), 16: np.dtype("c16")}
 
 
 @dataclass(slots=True)
 class Flight:
-    """A copy under way: where it goes, what it brings, and the commit count of its threads when it was issued."""
+    """A copy under way: where it goes, what it brings, and the commit count of its threads when it was
+    issued.
+    """
 
     offsets: Index
     nbytes: int
@@ -38,7 +49,9 @@ class Flight:
 
 @dataclass(slots=True)
 class Copies:
-    """Copies in flight of a batch, and how many groups each thread has committed (one number while all agree)."""
+    """Copies in flight of a batch, and how many groups each thread has committed (one number while all
+    agree).
+    """
 
     flights: list[Flight]
     commits: Any = 0
@@ -84,7 +97,9 @@ def _bind_copy(site: Site, cache: str, policy: bool) -> Closure:
         raise site.error("cp.async takes [dst], [src], cp-size and an optional src-size or ignore-src")
     nbytes = site.whole(operands[2])
     if nbytes not in (4, 8, 16) or (cache == "cg" and nbytes != 16):
-        raise site.error(f"cp-size of cp.async.{cache} must be {'16' if cache == 'cg' else '4, 8 or 16'}, got {nbytes}")
+        raise site.error(
+            f"cp-size of cp.async.{cache} must be {'16' if cache == 'cg' else '4, 8 or 16'}, got {nbytes}"
+        )
     target, target_offset = site.address(operands[0])
     source, source_offset = site.address(operands[1])
     site.widths.append(("shared", nbytes))
@@ -93,7 +108,9 @@ def _bind_copy(site: Site, cache: str, policy: bool) -> Closure:
     if len(operands) == 4:
         name = getattr(operands[3], "text", None)
         slot = site.layout.register(name) if name else None
-        if (slot is not None and site.layout.dtypes[slot] == PREDICATE.storage) or hasattr(operands[3], "operand"):
+        if (slot is not None and site.layout.dtypes[slot] == PREDICATE.storage) or hasattr(
+            operands[3], "operand"
+        ):
             ignore, negated = site.predicate(operands[3])
         else:
             size_slot = site.source(operands[3], U32)
@@ -105,7 +122,12 @@ def _bind_copy(site: Site, cache: str, policy: bool) -> Closure:
         elif ignore is not None:
             size = np.where(~r[ignore] if negated else r[ignore], np.uint32(0), np.uint32(nbytes))
         issue(
-            s, site, lane_addresses(r, target, target_offset), lane_addresses(r, source, source_offset), nbytes, size
+            s,
+            site,
+            lane_addresses(r, target, target_offset),
+            lane_addresses(r, source, source_offset),
+            nbytes,
+            size,
         )
 
     return run
@@ -160,9 +182,13 @@ def _source_bytes(s: Batch, site: Site, source: Index, nbytes: int, size: Any, l
     return result
 
 
-def _partial_bytes(s: Batch, site: Site, source: Index, nbytes: int, size: Any, lanes: Any, result: Any) -> Any:
+def _partial_bytes(
+    s: Batch, site: Site, source: Index, nbytes: int, size: Any, lanes: Any, result: Any
+) -> Any:
     shape = (s.blocks, s.threads)
-    filled = np.ascontiguousarray(np.broadcast_to(result, shape)).view(np.uint8).reshape(*shape, nbytes).copy()
+    filled = (
+        np.ascontiguousarray(np.broadcast_to(result, shape)).view(np.uint8).reshape(*shape, nbytes).copy()
+    )
     active = np.broadcast_to(True if lanes is None else lanes, shape)
     some = active & (size > 0) & (size < nbytes)
     for byte in range(nbytes - 1):

@@ -1,7 +1,7 @@
 """atom and red on global and shared memory (PTX ISA 9.7.13.3 and following).
+Lanes of one instruction that meet at an address go one after the other, in an order drawn anew for every
+instruction, since the ISA promises none.
 
-Lanes of one instruction that meet at an address go one after the other, in an order drawn anew for every instruction,
-since the ISA promises none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from tuner.simulator.accesses import (
     mark_written,
     shared_offsets,
 )
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.loads_stores import lane_addresses, take_hints, take_order, windows
 from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Buffer, Index
 from tuner.simulator.parser import SINK
@@ -62,7 +71,9 @@ def _float_update(operation: str, scalar: Scalar) -> Update:
 
         def packed(old: Bits, value: Bits, _: Any) -> Bits:
             low = half(old.astype(np.uint16), value.astype(np.uint16), None)
-            high = half((old >> np.uint32(16)).astype(np.uint16), (value >> np.uint32(16)).astype(np.uint16), None)
+            high = half(
+                (old >> np.uint32(16)).astype(np.uint16), (value >> np.uint32(16)).astype(np.uint16), None
+            )
             return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
 
         return packed
@@ -119,7 +130,9 @@ def atom(opcode: Opcode) -> Recipe:
             address = lane_addresses(r, base, offset)
             for number, slot in enumerate(values):
                 second = r[other] if other is not None else None
-                old = _everywhere(s, site, space, address + number * scalar.nbytes, r[slot], second, update, scalar, order)
+                old = _everywhere(
+                    s, site, space, address + number * scalar.nbytes, r[slot], second, update, scalar, order
+                )
                 if returns and targets[number]:
                     s.write(r, targets[number], old)
 
@@ -129,28 +142,53 @@ def atom(opcode: Opcode) -> Recipe:
 
 
 def _everywhere(
-    s: Batch, site: Site, space: str, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, order: str
+    s: Batch,
+    site: Site,
+    space: str,
+    address: Index,
+    value: Bits,
+    other: Any,
+    update: Update,
+    scalar: Scalar,
+    order: str,
 ) -> Bits:
     """Carry out an atomic in whatever state space the lanes address; return the old values (B, T)."""
     shape = (s.blocks, s.threads)
     old = np.zeros(shape, scalar.storage)
-    places = [(0, s.mask)] if space == "global" else [(1, s.mask)] if space == "shared" else windows(s, address)
+    places = (
+        [(0, s.mask)] if space == "global" else [(1, s.mask)] if space == "shared" else windows(s, address)
+    )
     for window, lanes in places:
         if window == 1:
             local = address - SHARED_WINDOW if space == "generic" else address
             _in_shared(s, site, local, value, other, update, scalar, lanes, old, order)
         elif window == 2:
             at = address - LOCAL_WINDOW
-            s.fault("out_of_bounds", "an atomic cannot reach local memory", site, s.active_lanes(), int(at.max()), "local")
+            s.fault(
+                "out_of_bounds",
+                "an atomic cannot reach local memory",
+                site,
+                s.active_lanes(),
+                int(at.max()),
+                "local",
+            )
         else:
             _in_global(s, site, address, value, other, update, scalar, lanes, old, order)
     return old
 
 
 def _in_global(
-    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits,
+    s: Batch,
+    site: Site,
+    address: Index,
+    value: Bits,
+    other: Any,
+    update: Update,
+    scalar: Scalar,
+    lanes: Any,
+    old: Bits,
     order: str,
-) -> None:  # fmt: skip
+) -> None:
     nbytes = scalar.nbytes
     for buffer, offsets, here in global_segments(s, address, nbytes, site, lanes):
         if buffer.written is not None:
@@ -172,9 +210,17 @@ def _mark(buffer: Buffer, index: Index, nbytes: int) -> None:
 
 
 def _in_shared(
-    s: Batch, site: Site, address: Index, value: Bits, other: Any, update: Update, scalar: Scalar, lanes: Any, old: Bits,
+    s: Batch,
+    site: Site,
+    address: Index,
+    value: Bits,
+    other: Any,
+    update: Update,
+    scalar: Scalar,
+    lanes: Any,
+    old: Bits,
     order: str,
-) -> None:  # fmt: skip
+) -> None:
     nbytes = scalar.nbytes
     offsets, here = shared_offsets(s, address, nbytes, site, lanes)
     if s.count:

@@ -1,7 +1,8 @@
-"""Barriers of a block and of a warp: who has arrived, who waits, and when they go on (PTX ISA 9.7.13.1 and .2).
+"""Barriers of a block and of a warp: who has arrived, who waits, and when they go on (PTX ISA 9.7.13.1 and
+.2).
+A thread that has exited is not waited for. A barrier with a thread count completes at that many arrivals;
+one without at the arrival of every live thread of the block.
 
-A thread that has exited is not waited for. A barrier with a thread count completes at that many arrivals; one without
-at the arrival of every live thread of the block.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class Barriers:
             counts = np.broadcast_to(batch.registers[operands.count], lanes.shape)[lanes]
             expected = int(counts[0])
             if block.site is not None and (expected % WARP or (counts != expected).any()):
-                batch.fault("divergence", f"a barrier count must be a multiple of 32, the same for all threads, got {expected}",
-                            block.site, lanes)  # fmt: skip
+                message = f"a barrier count must be a multiple of 32, the same for all, got {expected}"
+                batch.fault("divergence", message, block.site, lanes)
         arrival = Arrival(block, lanes, operands.action != "arrive", expected)
         if operands.action == "red":
             values = np.broadcast_to(batch.registers[operands.predicate], lanes.shape)
@@ -123,8 +124,8 @@ class Barriers:
             here = arrival.lanes.any(axis=1)
             expected[here] = np.maximum(expected[here], arrival.expected)
         present, live = arrived > 0, self.live()
-        everyone = (present | ~live).all(axis=1) & present.any(axis=1)
-        complete = np.where(expected > 0, arrived.sum(axis=1) >= expected, everyone)
+        everyone: Mask = np.asarray((present | ~live).all(axis=1) & present.any(axis=1))
+        complete: Mask = np.where(expected > 0, arrived.sum(axis=1) >= expected, everyone)
         if not complete.any():
             return
         self.check_aligned(arrivals, complete, live)
@@ -188,6 +189,7 @@ class Barriers:
         true = np.zeros(batch.blocks, np.int64)
         total = np.zeros(batch.blocks, np.int64)
         for arrival in reducing:
+            assert arrival.values is not None
             true += (arrival.lanes & arrival.values).sum(axis=1)
             total += arrival.lanes.sum(axis=1)
         for arrival in reducing:
@@ -197,7 +199,7 @@ class Barriers:
             old = batch.registers[operands.target]
             batch.registers[operands.target] = np.where(lanes, results[operands.operation][:, None], old)
 
-    # -- warps -------------------------------------------------------------------------------------------------
+    # -- warps --
 
     def arrive_warp(self, block: Block, mask: Any) -> None:
         """Lanes come to `bar.warp.sync`; each waits for the live lanes that it names."""

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.simulator.instructions import Closure, Compute, Effect, Opcode, Recipe, Registers, Site, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Compute,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    instruction,
+)
 from tuner.simulator.parser import Integer
 from tuner.simulator.scalar_types import B32, PREDICATE, S32, U32, Lanes, Scalar
 
@@ -56,7 +65,7 @@ def shift(opcode: Opcode) -> Recipe:
         return Compute(scalar, (scalar, U32), lambda a, b: lambda r, s: function(r[a], r[b]))
 
     def other(a: int, b: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             amount = np.minimum(r[b], np.uint32(scalar.bits)).astype(storage)
             return function(r[a], amount)
 
@@ -73,7 +82,7 @@ def funnel_shift(opcode: Opcode) -> Recipe:
     opcode.type("b32")
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             amount = np.minimum(r[c], np.uint32(32)) if clamp else r[c] & np.uint32(31)
             both = (r[b].astype(np.uint64) << np.uint64(32)) | r[a]
             if left:
@@ -86,7 +95,9 @@ def funnel_shift(opcode: Opcode) -> Recipe:
 
 
 def _fold(table: int) -> Callable[[Lanes, Lanes, Lanes], Lanes]:
-    """Return a function of three words for a lop3 table: the cheapest of two nested operations, else a sum of minterms."""
+    """Return a function of three words for a lop3 table: the cheapest of two nested operations, else a sum of
+    minterms.
+    """
     values = {"a": 0xF0, "b": 0xCC, "c": 0xAA}
     functions: dict[str, Callable[[int, int], int]] = {
         "&": lambda x, y: x & y,
@@ -110,12 +121,11 @@ def _fold(table: int) -> Callable[[Lanes, Lanes, Lanes], Lanes]:
                         return _compiled(f"~({text})")
             if word == table:
                 return _compiled(f"{first} {inner} {second}")
-    minterms = []
-    for row in range(8):
-        if table >> row & 1:
-            minterms.append(
-                "(" + " & ".join(n if row >> s & 1 else f"~{n}" for n, s in (("a", 2), ("b", 1), ("c", 0))) + ")"
-            )
+    minterms = [
+        "(" + " & ".join(n if row >> s & 1 else f"~{n}" for n, s in (("a", 2), ("b", 1), ("c", 0))) + ")"
+        for row in range(8)
+        if table >> row & 1
+    ]
     return _compiled(" | ".join(minterms) or "a ^ a")
 
 
@@ -190,19 +200,21 @@ def prmt(opcode: Opcode) -> Recipe:
         if not mode and len(constants) == 2:
             table = _byte_table(constants[0] & 0xFFFFFFFF, constants[1] & 0xFFFFFFFF)
 
-            def look_up(r: Registers, s: Batch) -> Lanes:
+            def look_up(r: Registers, s: Batch) -> Any:
                 picks = r[selector]
                 return table[picks & _BYTE] | (table[(picks >> _EIGHT) & _BYTE] << _SIXTEEN)
 
             return look_up
 
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             picks = r[selector] if not mode else _mode_picks(mode, r[selector])
             words = (r[b].astype(np.uint64) << np.uint64(32)) | r[a]
             result: Lanes = np.zeros((1, 1), np.uint32)
             for byte in range(4):
                 nibble = (picks >> np.uint32(4 * byte)) & np.uint32(15)
-                chosen = (words >> ((nibble & np.uint32(7)) << np.uint32(3)).astype(np.uint64)).astype(np.uint8)
+                chosen = (words >> ((nibble & np.uint32(7)) << np.uint32(3)).astype(np.uint64)).astype(
+                    np.uint8
+                )
                 spread = np.where(chosen >> 7, np.uint8(255), np.uint8(0))
                 chosen = np.where(nibble >> np.uint32(3), spread, chosen)
                 result = result | (chosen.astype(np.uint32) << np.uint32(8 * byte))
@@ -238,7 +250,7 @@ def _fixed_permutation(a: int, b: int, selector: int) -> Closure:
             )
     steps = [((a, b)[word], distance, np.uint32(mask)) for (word, distance), mask in runs.items()]
 
-    def run(r: Registers, s: Batch) -> Lanes:
+    def run(r: Registers, s: Batch) -> Any:
         result = None
         for slot, distance, mask in steps:
             value = r[slot]
@@ -273,12 +285,14 @@ def _mode_picks(mode: str, selector: Lanes) -> Lanes:
 
 @instruction("bfe")
 def bfe(opcode: Opcode) -> Recipe:
-    """Extract a bit field; a signed one is extended from its top bit, or from the word's where it runs past the end."""
+    """Extract a bit field; a signed one is extended from its top bit, or from the word's where it runs past
+    the end.
+    """
     scalar = opcode.type("u32", "s32", "u64", "s64")
     bits, storage, view = scalar.bits, scalar.storage, scalar.view
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             position = (r[b] & np.uint32(255)).astype(np.int64)
             length = (r[c] & np.uint32(255)).astype(np.int64)
             value = r[a]
@@ -305,12 +319,14 @@ def bfi(opcode: Opcode) -> Recipe:
     bits, storage = scalar.bits, scalar.storage
 
     def build(a: int, b: int, c: int, d: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             position = (r[c] & np.uint32(255)).astype(np.int64)
             length = np.minimum((r[d] & np.uint32(255)).astype(np.int64), bits)
             ones = np.array((1 << bits) - 1, storage)
             shift = np.minimum(position, bits).astype(storage)
-            low = np.where(length == bits, ones, (np.array(1, storage) << length.astype(storage)) - np.array(1, storage))
+            low = np.where(
+                length == bits, ones, (np.array(1, storage) << length.astype(storage)) - np.array(1, storage)
+            )
             mask = low << shift
             return (r[b] & ~mask) | ((r[a] << shift) & mask)
 
@@ -326,7 +342,7 @@ def bmsk(opcode: Opcode) -> Recipe:
     opcode.type("b32")
 
     def build(a: int, b: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             start, width = r[a].astype(np.uint64), r[b].astype(np.uint64)
             if not clamp:
                 start, width = start & np.uint64(31), width & np.uint64(31)
@@ -365,7 +381,7 @@ def bfind(opcode: Opcode) -> Recipe:
     scalar = opcode.type("u32", "s32", "u64", "s64")
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             value = r[a]
             if scalar.kind == "s":
                 value = np.where(value.view(scalar.view) < 0, ~value, value)
@@ -385,7 +401,7 @@ def brev(opcode: Opcode) -> Recipe:
     steps = [(1, 0x55), (2, 0x33), (4, 0x0F)]
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             value = r[a].byteswap()
             for distance, byte in steps:
                 mask = np.array(int.from_bytes(bytes([byte]) * scalar.nbytes, "little"), storage)
@@ -415,9 +431,12 @@ def fns(opcode: Opcode) -> Recipe:
         return 0xFFFFFFFF
 
     def build(a: int, b: int, c: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             mask, base, offset = np.broadcast_arrays(r[a], r[b], r[c].view(np.int32))
-            found = [find(int(m), int(p), int(n)) for m, p, n in zip(mask.flat, base.flat, offset.flat, strict=True)]
+            found = [
+                find(int(m), int(p), int(n))
+                for m, p, n in zip(mask.flat, base.flat, offset.flat, strict=True)
+            ]
             return np.array(found, np.uint32).reshape(mask.shape)
 
         return run
@@ -432,7 +451,7 @@ def szext(opcode: Opcode) -> Recipe:
     scalar = opcode.type("u32", "s32")
 
     def build(a: int, b: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             width = np.minimum(r[b], np.uint32(32)) if clamp else r[b] & np.uint32(31)
             away = np.uint32(32) - width
             shifted = (r[a] << away).view(scalar.view)
@@ -442,4 +461,3 @@ def szext(opcode: Opcode) -> Recipe:
         return run
 
     return Compute(scalar, (scalar, U32), build)
-

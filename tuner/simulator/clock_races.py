@@ -1,8 +1,10 @@
-"""Races on shared memory by vector clocks: for kernels whose threads are ordered by more than whole-block barriers.
+"""Races on shared memory by vector clocks: for kernels whose threads are ordered by more than whole-block
+barriers.
+Every thread has a clock of all threads of its block (what of each it is ordered after). Barriers of any
+kind, and release and acquire through atomics and fences, join clocks; an access has to be ordered after the
+last write of its granule, a write also after all reads since. Same interface as `SharedRaces`, exact, and
+slower.
 
-Every thread has a clock of all threads of its block (what of each it is ordered after). Barriers of any kind, and
-release and acquire through atomics and fences, join clocks; an access has to be ordered after the last write of its
-granule, a write also after all reads since. Same interface as `SharedRaces`, exact, and slower.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class ClockRaces:
         self.acquired: Clocks | None = None
         self.releases: dict[tuple[int, int], Clocks] = {}
 
-    # -- order -------------------------------------------------------------------------------------------------
+    # -- order --
 
     def own(self, block: Any, thread: Any) -> Any:
         return self.clocks[block, thread, thread]
@@ -64,9 +66,15 @@ class ClockRaces:
         lanes = np.arange(self.threads)
         self.clocks[chosen[:, None], lanes, lanes] += 1
 
-    def join(self, block: int, arriving: NDArray[np.int64], leaving: NDArray[np.int64], extra: Any = None) -> None:
-        """Threads that leave a barrier are ordered after all that arrived; `extra` is a clock that arrived earlier."""
-        joined = self.clocks[block, arriving].max(axis=0) if len(arriving) else np.zeros(self.threads, np.int32)
+    def join(
+        self, block: int, arriving: NDArray[np.int64], leaving: NDArray[np.int64], extra: Any = None
+    ) -> None:
+        """Threads that leave a barrier are ordered after all that arrived; `extra` is a clock that arrived
+        earlier.
+        """
+        joined = (
+            self.clocks[block, arriving].max(axis=0) if len(arriving) else np.zeros(self.threads, np.int32)
+        )
         if extra is not None:
             joined = np.maximum(joined, extra)
         self.clocks[block, leaving] = np.maximum(self.clocks[block, leaving], joined)
@@ -89,7 +97,9 @@ class ClockRaces:
         self.advance(block, thread)
 
     def fence(self, lanes: NDArray[np.bool_]) -> None:
-        """A fence: later releases carry what is known now, and earlier acquires take effect (PTX ISA, memory model)."""
+        """A fence: later releases carry what is known now, and earlier acquires take effect (PTX ISA, memory
+        model).
+        """
         if self.fenced is None or self.acquired is None:
             self.fenced = np.zeros_like(self.clocks)
             self.acquired = np.zeros_like(self.clocks)
@@ -125,9 +135,11 @@ class ClockRaces:
                 else:
                     self.releases[b, c] = carried
 
-    # -- accesses ----------------------------------------------------------------------------------------------
+    # -- accesses --
 
-    def select(self, offsets: NDArray[np.int64], nbytes: int, mask: Any, threads: Any) -> tuple[Any, Any, Any]:
+    def select(
+        self, offsets: NDArray[np.int64], nbytes: int, mask: Any, threads: Any
+    ) -> tuple[Any, Any, Any]:
         """Return flat (block, thread, cell) of an access by lanes (R, N)."""
         count = max(nbytes >> self.shift, 1)
         columns = np.arange(self.threads, dtype=np.int64)[None, :] if threads is None else threads
@@ -147,12 +159,16 @@ class ClockRaces:
         flying = time == FLYING
         if flying.any():
             message = f"{how} while a cp.async to these bytes has not been waited for"
-            self.report(batch, "race", message, site, block, thread, cell, flying, self.write_site, self.write_thread)
+            self.report(
+                batch, "race", message, site, block, thread, cell, flying, self.write_site, self.write_thread
+            )
         known = self.clocks[block, thread, writer]
         bad = (time > known) & (writer != thread)
         if bad.any():
             message = f"{how}, and written by another thread that nothing orders before"
-            self.report(batch, "race", message, site, block, thread, cell, bad, self.write_site, self.write_thread)
+            self.report(
+                batch, "race", message, site, block, thread, cell, bad, self.write_site, self.write_thread
+            )
 
     def check_atomics(self, batch: Batch, block: Any, thread: Any, cell: Any, site: Site, how: str) -> None:
         if self.atomic_time is not None:
@@ -167,14 +183,32 @@ class ClockRaces:
             message = "written, and read by another thread that nothing orders before"
             self.report(batch, "race", message, site, block, thread, cell, bad, self.read_site, None)
 
-    def read(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, threads: Any = None,
-             order: str = "") -> None:  # fmt: skip
+    def read(
+        self,
+        batch: Batch,
+        offsets: Any,
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        threads: Any = None,
+        order: str = "",
+    ) -> None:
         """Check and note a read; `order` says that it is a strong one."""
         block, thread, cell = self.select(offsets, nbytes, mask, threads)
         unwritten = self.write_time[block, cell] == UNWRITTEN
         if unwritten.any():
-            self.report(batch, "uninitialised", "shared memory is read that nothing has written", site, block, thread,
-                        cell, unwritten, None, None)  # fmt: skip
+            self.report(
+                batch,
+                "uninitialised",
+                "shared memory is read that nothing has written",
+                site,
+                block,
+                thread,
+                cell,
+                unwritten,
+                None,
+                None,
+            )
         if order:
             self.strong(block, thread, cell, True, False, order)
             self.note_strong(block, thread, cell, site)
@@ -184,8 +218,17 @@ class ClockRaces:
         self.read_time[block, cell, thread] = self.own(block, thread)
         self.read_site[block, cell] = site.number
 
-    def write(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, values: Any = None,
-              in_flight: bool = False, order: str = "") -> None:  # fmt: skip
+    def write(
+        self,
+        batch: Batch,
+        offsets: Any,
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        values: Any = None,
+        in_flight: bool = False,
+        order: str = "",
+    ) -> None:
         """Check and note a write; strong writes race with plain accesses only."""
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         self.check_reads(batch, block, thread, cell, site)
@@ -204,25 +247,49 @@ class ClockRaces:
         self.read_time[block, cell] = 0
         other = self.write_thread[block, cell] != thread
         if other.any():
-            if values is not None and equal_stores(block, cell, values, mask, (self.blocks, self.threads), nbytes, self.shift):
-                batch.note(f"lanes of one instruction store equal values to one shared address (PTX line {site.line})")
+            if values is not None and equal_stores(
+                block, cell, values, mask, (self.blocks, self.threads), nbytes, self.shift
+            ):
+                batch.note(
+                    f"lanes of one instruction store equal values to a shared address (PTX line {site.line})"
+                )
                 return
             message = "written, and written by another thread in the same instruction"
-            self.report(batch, "race", message, site, block, thread, cell, other, self.write_site, self.write_thread)
+            self.report(
+                batch, "race", message, site, block, thread, cell, other, self.write_site, self.write_thread
+            )
 
     def land(self, offsets: Any, nbytes: int, mask: Any, site: Site) -> None:
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         self.write_thread[block, cell] = thread
         self.write_time[block, cell] = self.own(block, thread)
 
-    def atomic(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, order: str = "relaxed",
-               turns: Any = None) -> None:  # fmt: skip
+    def atomic(
+        self,
+        batch: Batch,
+        offsets: Any,
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        order: str = "relaxed",
+        turns: Any = None,
+    ) -> None:
         """Check and note an atomic; `turns` is the order in which lanes take their turn."""
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         unwritten = self.write_time[block, cell] == UNWRITTEN
         if unwritten.any():
-            self.report(batch, "uninitialised", "shared memory is read that nothing has written", site, block, thread,
-                        cell, unwritten, None, None)  # fmt: skip
+            self.report(
+                batch,
+                "uninitialised",
+                "shared memory is read that nothing has written",
+                site,
+                block,
+                thread,
+                cell,
+                unwritten,
+                None,
+                None,
+            )
         self.check_write(batch, block, thread, cell, site, "changed by an atomic")
         self.check_reads(batch, block, thread, cell, site)
         if turns is not None and len(turns) == len(block):
@@ -236,8 +303,19 @@ class ClockRaces:
         self.atomic_time[block, cell, thread] = self.own(block, thread)
         self.atomic_site[block, cell] = site.number
 
-    def report(self, batch: Batch, kind: str, message: str, site: Site, block: Any, thread: Any, cell: Any,
-               bad: NDArray[np.bool_], sites: Any, threads: Any) -> None:  # fmt: skip
+    def report(
+        self,
+        batch: Batch,
+        kind: str,
+        message: str,
+        site: Site,
+        block: Any,
+        thread: Any,
+        cell: Any,
+        bad: NDArray[np.bool_],
+        sites: Any,
+        threads: Any,
+    ) -> None:
         first = int(bad.argmax())
         b, t, c = int(block[first]), int(thread[first]), int(cell[first])
         other = None if sites is None else int(sites[b, c])
@@ -245,7 +323,9 @@ class ClockRaces:
         batch.shared_race(kind, message, site, b, t, c << self.shift, int(np.count_nonzero(bad)), other, who)
 
 
-def equal_stores(block: Any, cell: Any, values: Any, mask: Any, shape: tuple[int, int], nbytes: int, shift: int) -> bool:
+def equal_stores(
+    block: Any, cell: Any, values: Any, mask: Any, shape: tuple[int, int], nbytes: int, shift: int
+) -> bool:
     """Return whether stores of one instruction to one granule bring the same bytes."""
     stored = np.broadcast_to(values, shape)
     stored = stored[np.broadcast_to(True if mask is None else mask, shape)]

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.simulator.floats import comparable
-from tuner.simulator.instructions import Closure, Compute, Effect, Opcode, Recipe, Registers, Site, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Compute,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    instruction,
+)
 from tuner.simulator.scalar_types import F32, PREDICATE, S32, SCALARS, Lanes, Scalar
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
 _ORDERED: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _COMPARISONS = (*_ORDERED, *_UNSIGNED, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
@@ -32,7 +46,7 @@ def compare(name: str, scalar: Scalar, flush: bool) -> Callable[[Lanes, Lanes], 
     read = comparable(scalar, flush)
     if name in ("num", "nan"):
 
-        def ordered(x: Lanes, y: Lanes) -> Lanes:
+        def ordered(x: Lanes, y: Lanes) -> Any:
             unordered = np.isnan(read(x)) | np.isnan(read(y))
             return unordered if name == "nan" else ~unordered
 
@@ -44,7 +58,7 @@ def compare(name: str, scalar: Scalar, flush: bool) -> Callable[[Lanes, Lanes], 
         return lambda x, y: (read(x) < read(y)) | (read(x) > read(y))
     function = _ORDERED[name[:2]]
 
-    def unordered_or(x: Lanes, y: Lanes) -> Lanes:
+    def unordered_or(x: Lanes, y: Lanes) -> Any:
         a, b = read(x), read(y)
         return function(a, b) | np.isnan(a) | np.isnan(b)
 
@@ -107,7 +121,9 @@ def _packed(truth: Callable[[Lanes, Lanes], Lanes], combine: str) -> Recipe:
 
         def run(r: Registers, s: Batch) -> None:
             found = [
-                truth((r[a] >> np.uint32(shift)).astype(np.uint16), (r[b] >> np.uint32(shift)).astype(np.uint16))
+                truth(
+                    (r[a] >> np.uint32(shift)).astype(np.uint16), (r[b] >> np.uint32(shift)).astype(np.uint16)
+                )
                 for shift in (0, 16)
             ]
             for slot, value in zip(targets, found, strict=False):
@@ -131,7 +147,9 @@ def set_(opcode: Opcode) -> Recipe:
     ones = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(result.name, (1 << result.bits) - 1)
     yes, no = np.array(ones, result.storage), np.array(0, result.storage)
     if not combine:
-        return Compute(result, (scalar, scalar), lambda a, b: lambda r, s: np.where(truth(r[a], r[b]), yes, no))
+        return Compute(
+            result, (scalar, scalar), lambda a, b: lambda r, s: np.where(truth(r[a], r[b]), yes, no)
+        )
     join = _COMBINE[combine]
 
     def bind(site: Site) -> Closure:
@@ -166,5 +184,7 @@ def slct(opcode: Opcode) -> Recipe:
             scalar, (scalar, scalar, F32), lambda a, b, c: lambda r, s: np.where(read(r[c]) >= 0, r[a], r[b])
         )
     return Compute(
-        scalar, (scalar, scalar, S32), lambda a, b, c: lambda r, s: np.where(r[c].view(np.int32) >= 0, r[a], r[b])
+        scalar,
+        (scalar, scalar, S32),
+        lambda a, b, c: lambda r, s: np.where(r[c].view(np.int32) >= 0, r[a], r[b]),
     )

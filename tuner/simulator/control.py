@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.simulator.barriers import BarrierOperands
 from tuner.simulator.clock_races import ClockRaces
-from tuner.simulator.instructions import Control, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Control,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.parser import Integer, Name
 from tuner.simulator.scalar_types import PREDICATE, U32
 
@@ -42,7 +51,7 @@ def exit_(opcode: Opcode) -> Recipe:
 
 @instruction("bar", "barrier")
 def bar(opcode: Opcode) -> Recipe:
-    """`bar` is `barrier.aligned`; arrive does not wait, red reduces a predicate over the threads that arrive."""
+    """`bar` is `barrier.aligned`; arrive does not wait, red reduces a predicate over all that arrive."""
     if opcode.name == "barrier" and opcode.flag("cluster"):
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     opcode.flag("cta")
@@ -98,7 +107,9 @@ def nothing(site: Site) -> Any:
 @instruction("membar", "fence")
 def fence(opcode: Opcode) -> Recipe:
     """Makes strong accesses around it release and acquire; one of cta scope does so within the block only."""
-    proxy = opcode.flag("proxy", "alias", "async", "async::global", "async::shared::cta", "tensormap::generic")
+    proxy = opcode.flag(
+        "proxy", "alias", "async", "async::global", "async::shared::cta", "tensormap::generic"
+    )
     opcode.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init", "level")
     wide = not opcode.flag("cta") or proxy
     opcode.flag("gl", "gpu", "sys", "cluster")

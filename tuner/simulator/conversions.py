@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.simulator.instructions import Closure, Compute, Opcode, Recipe, Registers, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Compute,
+    Opcode,
+    Recipe,
+    Registers,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.rounding import Reals, read, write
 from tuner.simulator.scalar_types import SCALARS, Lanes, Scalar
 
@@ -32,10 +40,14 @@ def cvt(opcode: Opcode) -> Recipe:
     if result.kind != "f" and source.kind != "f":
         return Compute(result, (source,), _between_integers(result, source, saturate), wide=True)
     if source.kind != "f":
-        return Compute(result, (source,), _from_integer(result, source, rounding or "rn", saturate), "float", wide=True)
+        return Compute(
+            result, (source,), _from_integer(result, source, rounding or "rn", saturate), "float", wide=True
+        )
     if result.kind != "f":
         return Compute(result, (source,), _to_integer(result, source, rounding, flush), "float", wide=True)
-    return Compute(result, (source,), _between_floats(result, source, rounding, flush, saturate, relu, finite), "float")
+    return Compute(
+        result, (source,), _between_floats(result, source, rounding, flush, saturate, relu, finite), "float"
+    )
 
 
 def _between_integers(result: Scalar, source: Scalar, saturate: bool) -> Any:
@@ -54,7 +66,7 @@ def _from_integer(result: Scalar, source: Scalar, mode: str, saturate: bool) -> 
     view = source.view
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             value = r[a].view(view)
             exact = value.astype(np.float64)
             if source.bits == 64:
@@ -105,7 +117,7 @@ def _to_integer(result: Scalar, source: Scalar, rounding: str, flush: bool) -> A
     too_high, too_low = float(limits.max), float(limits.min)
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             value = function(read(r[a], source, flush))
             high, low = value >= too_high, value <= too_low
             inside = np.where(high | low | np.isnan(value), 0.0, value).astype(view)
@@ -123,7 +135,7 @@ def _between_floats(
     to_whole = _TO_INTEGER.get(rounding)
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             value = read(r[a], source, flush)
             if to_whole is not None:
                 value = to_whole(value)
@@ -153,7 +165,7 @@ def _two_to_packed(result: Scalar, mode: str, relu: bool, finite: bool) -> Recip
     def build(a: int, b: int) -> Closure:
         upper, lower = convert(a), convert(b)
 
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             return (upper(r, s).astype(np.uint32) << np.uint32(16)) | lower(r, s).astype(np.uint32)
 
         return run
@@ -166,7 +178,7 @@ def _to_tf32(mode: str, relu: bool) -> Recipe:
     single = SCALARS["f32"]
 
     def build(a: int) -> Closure:
-        def run(r: Registers, s: Batch) -> Lanes:
+        def run(r: Registers, s: Batch) -> Any:
             word = r[a]
             if relu:
                 word = np.where((word >> np.uint32(31)).astype(bool), np.uint32(0), word)

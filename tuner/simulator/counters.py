@@ -1,7 +1,7 @@
 """Counters of a launch: instructions by class, global sectors, shared wavefronts.
+Everything is counted by warp: an instruction counts for every warp with a lane in its basic block, whether
+its predicate lets a lane through or not, as hardware issues it.
 
-Everything is counted by warp: an instruction counts for every warp with a lane in its basic block, whether its
-predicate lets a lane through or not, as hardware issues it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BANKS = 32
 
 @dataclass(slots=True)
 class Traffic:
-    """Accesses of one kind. `ideal` is the number of wavefronts (sectors) that the same lanes need at least."""
+    """Accesses of one kind. `ideal` is how many wavefronts (sectors) the same lanes need at least."""
 
     instructions: int = 0
     nbytes: int = 0
@@ -30,15 +30,15 @@ class Traffic:
 @dataclass(slots=True)
 class Counters:
     """Counts for the blocks that ran of one launch.
-
     Attributes:
         blocks: how many blocks ran; threads: threads of each.
-        instructions: warp instructions by class (integer, float, special, move, mma names, ldmatrix, ld.shared,
-            st.shared, ld.global, st.global, cp.async, atomic, barrier, branch, ...).
-        global_loads, global_stores, async_copies, atomics: bytes and 32-byte sectors of global memory; `ideal` is the
-            bytes in whole sectors.
-        shared_loads, shared_stores, matrix_loads, async_writes, shared_atomics: bytes and wavefronts of shared memory;
-            `ideal` is the wavefronts without bank conflicts.
+        instructions: warp instructions by class (integer, float, special, move, mma names, ldmatrix,
+            ld.shared, st.shared, ld.global, st.global, cp.async, atomic, barrier, branch, ...).
+        global_loads, global_stores, async_copies, atomics: bytes and 32-byte sectors of global memory;
+            `ideal` is the bytes in whole sectors.
+        shared_loads, shared_stores, matrix_loads, async_writes, shared_atomics: bytes and wavefronts of
+            shared memory; `ideal` is the wavefronts without bank conflicts.
+
     """
 
     blocks: int = 0

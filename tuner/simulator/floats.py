@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.instructions import Closure, Compute, Opcode, Registers, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Compute,
+    Opcode,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.rounding import (
     NAN_BITS,
     Reals,
@@ -26,7 +32,7 @@ from tuner.simulator.rounding import (
 from tuner.simulator.scalar_types import SCALARS, Lanes, Scalar
 
 if TYPE_CHECKING:
-    from tuner.simulator.machine import Batch
+    pass
 
 FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
 Function = Callable[..., Lanes]
@@ -233,7 +239,7 @@ def float_unary(opcode: Opcode) -> Compute:
     rest = np.array((1 << (one.bits - 1)) - 1, one.storage)
     absolute = opcode.name == "abs"
 
-    def function(x: Lanes) -> Lanes:
+    def function(x: Lanes) -> Any:
         if flush and one.name == "f32":
             x = flushed(x.view(np.float32)).view(np.uint32)
         return x & rest if absolute else x ^ top

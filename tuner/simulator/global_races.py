@@ -1,9 +1,10 @@
 """Races on global memory, between the threads of one block and between blocks, within one launch.
+A cell has the key of its last plain write, plain read and strong access (atomics, and relaxed, volatile,
+acquire and release accesses): `block | time | thread | instruction`. Within a block, barriers order as they
+do for shared memory. Between blocks only release and acquire patterns do (PTX ISA, "Memory Consistency
+Model"): a fence of gpu scope, a strong write, a strong read that sees it, a fence; then what the writer's
+block had done is known to the reader.
 
-A cell has the key of its last plain write, plain read and strong access (atomics, and relaxed, volatile, acquire and
-release accesses): `block | time | thread | instruction`. Within a block, barriers order as they do for shared memory.
-Between blocks only release and acquire patterns do (PTX ISA, "Memory Consistency Model"): a fence of gpu scope, a strong
-write, a strong read that sees it, a fence; then what the writer's block had done is known to the reader.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class GlobalOrder:
         return self.blocks.get(block, {}), self.threads.get((block, thread), {}), mine
 
     def fence(self, batch: Batch, lanes: NDArray[np.bool_]) -> None:
-        """A fence of gpu scope: earlier strong reads take effect, later strong writes carry what is known now."""
+        """A fence of gpu scope: earlier strong reads take effect, later strong writes carry what is known
+        now.
+        """
         for row, thread in zip(*(axis.tolist() for axis in np.nonzero(lanes)), strict=True):
             agent = (int(batch.block_ids[row]), thread)
             for knowledge in self.pending.pop(agent, {}).values():
@@ -96,9 +99,17 @@ class GlobalOrder:
             self.blocks[block] = merged(self.blocks.get(block, {}), self.threads.pop(agent))
 
     def strong(
-        self, batch: Batch, buffer: str, row: Any, thread: Any, cell: Any, reads: bool, writes: bool, order: str
+        self,
+        batch: Batch,
+        buffer: str,
+        row: Any,
+        thread: Any,
+        cell: Any,
+        reads: bool,
+        writes: bool,
+        order: str,
     ) -> None:
-        """Strong accesses of some lanes, one after the other: acquire what a cell carries, let it carry on."""
+        """Strong accesses of some lanes, one after the other: acquire what a cell carries, and release."""
         for r, t, c in zip(row.tolist(), thread.tolist(), cell.tolist(), strict=True):
             agent, place = (int(batch.block_ids[r]), t), (buffer, c)
             carried = self.releases.get(place)
@@ -113,7 +124,9 @@ class GlobalOrder:
     def carry(
         self, batch: Batch, agent: Agent, place: Place, row: int, carried: Release | None, order: str
     ) -> None:
-        parts = self.own(batch, row, agent[1]) if order in ("release", "acq_rel") else self.fences.get(agent, ())
+        parts = (
+            self.own(batch, row, agent[1]) if order in ("release", "acq_rel") else self.fences.get(agent, ())
+        )
         if not parts:
             if carried is None:
                 self.releases.pop(place, None)
@@ -130,14 +143,17 @@ def thread_times(batch: Batch, row: int, thread: int) -> NDArray[np.int64]:
     """Return the time of every thread of a block up to which `thread` is ordered after it."""
     races = batch.races
     if isinstance(races, ClockRaces):
-        return races.clocks[row, thread].astype(np.int64)
+        known: NDArray[np.int64] = races.clocks[row, thread].astype(np.int64)
+        return known
     times = np.full(batch.threads, epoch_of(batch, row) - 1, np.int64)
     times[thread] += 1
     return times
 
 
 def epoch_of(batch: Batch, row: int) -> int:
-    epochs = batch.races.epochs if batch.races is not None and not isinstance(batch.races, ClockRaces) else None
+    epochs = (
+        batch.races.epochs if batch.races is not None and not isinstance(batch.races, ClockRaces) else None
+    )
     if epochs is None:
         return 1
     return int(epochs[row if len(epochs) > 1 else 0, 0])
@@ -157,7 +173,9 @@ class GlobalRaces:
     def table(self) -> Keys:
         return np.zeros(self.cells, np.int64)
 
-    def select(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, lanes: Any, site: Site) -> tuple[Any, ...]:
+    def select(
+        self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, lanes: Any, site: Site
+    ) -> tuple[Any, ...]:
         """Return flat (cells, keys, rows of the batch, threads) of an access."""
         shape = (batch.blocks, batch.threads)
         keys = batch.global_keys() + (site.number & ((1 << SITE_BITS) - 1))
@@ -184,7 +202,9 @@ class GlobalRaces:
             self.reads = self.table()
         _note(self.reads, cells, keys)
 
-    def write(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, values: Any, order: str = "") -> None:
+    def write(
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, values: Any, order: str = ""
+    ) -> None:
         cells, keys = self.select(batch, offsets, nbytes, lanes, site)
         self.check(batch, self.reads, cells, keys, site, "written", "read")
         same = (offsets, nbytes, lanes, values)
@@ -198,10 +218,19 @@ class GlobalRaces:
         self.writes[cells] = keys
         other = self.writes.take(cells) != keys
         if other.any() and not self.equal_in_instruction(batch, offsets, nbytes, lanes, values, site):
-            self.report(batch, cells[other], keys[other], self.writes[cells[other]], site, "written", "written")
+            self.report(
+                batch, cells[other], keys[other], self.writes[cells[other]], site, "written", "written"
+            )
 
     def atomic(
-        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, order: str = "relaxed", turns: Any = None
+        self,
+        batch: Batch,
+        offsets: Any,
+        nbytes: int,
+        lanes: Any,
+        site: Site,
+        order: str = "relaxed",
+        turns: Any = None,
     ) -> None:
         """Check and note an atomic; `turns` is the order in which lanes take their turn."""
         cells, keys = self.select(batch, offsets, nbytes, lanes, site)
@@ -221,8 +250,17 @@ class GlobalRaces:
             threads = keys >> THREAD_SHIFT & MANY_THREADS
             self.order.strong(batch, self.buffer.name, rows, threads, cells, reads, writes, order)
 
-    def check(self, batch: Batch, table: Keys | None, cells: Keys, keys: Keys, site: Site, how: str, other: str,
-              same: Any = None) -> None:  # fmt: skip
+    def check(
+        self,
+        batch: Batch,
+        table: Keys | None,
+        cells: Keys,
+        keys: Keys,
+        site: Site,
+        how: str,
+        other: str,
+        same: tuple[Any, Any, Any, Any] | None = None,
+    ) -> None:
         """Compare an access with the last ones of a table."""
         if table is None:
             return
@@ -240,7 +278,7 @@ class GlobalRaces:
         index = index[bad]
         self.report(batch, cells[index], keys[index], before[bad], site, how, other)
 
-    def ordered(self, batch: Batch, before: Keys, mine: Keys) -> NDArray[np.bool_]:
+    def ordered(self, batch: Batch, before: Keys, mine: Keys) -> Any:
         """Return where the earlier access is ordered before this one."""
         block, my_block = (key >> BLOCK_SHIFT & MANY_BLOCKS for key in (before, mine))
         time, my_time = (key >> TIME_SHIFT & ((1 << TIME_BITS) - 1) for key in (before, mine))
@@ -253,14 +291,19 @@ class GlobalRaces:
             result = inside & ((thread == my_thread) | (time <= known) | (thread == MANY_THREADS))
         for position in np.nonzero(~inside)[0].tolist():
             result[position] = self.known_across(
-                int(block[position]), int(time[position]), int(thread[position]), int(my_block[position]), int(my_thread[position])
+                int(block[position]),
+                int(time[position]),
+                int(thread[position]),
+                int(my_block[position]),
+                int(my_thread[position]),
             )
         return result
 
     def known_across(self, block: int, time: int, thread: int, my_block: int, my_thread: int) -> bool:
         """Return whether a thread of another block is known to be past a time.
+        Where several threads or blocks share the key, knowing some of them is taken for knowing all: no
+        false alarm.
 
-        Where several threads or blocks share the key, knowing some of them is taken for knowing all: no false alarm.
         """
         for known in (self.order.blocks.get(my_block), self.order.threads.get((my_block, my_thread))):
             if known and block == MANY_BLOCKS:
@@ -270,7 +313,9 @@ class GlobalRaces:
                 return True
         return False
 
-    def equal_to_memory(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site) -> bool:
+    def equal_to_memory(
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site
+    ) -> bool:
         """Several threads store the same value to one place: a note."""
         shape = (batch.blocks, batch.threads)
         chosen = batch.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
@@ -283,32 +328,53 @@ class GlobalRaces:
         rows = equal.reshape(len(index), -1).all(axis=1)
         if not (rows | ~touched).all():
             return False
-        batch.note(f"several threads store equal values to one address of {self.buffer.name!r} (PTX line {site.line})")
+        batch.note(
+            f"threads store equal values to one address of {self.buffer.name!r} (PTX line {site.line})"
+        )
         return True
 
-    def equal_in_instruction(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site) -> bool:
+    def equal_in_instruction(
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site
+    ) -> bool:
         shape = (batch.blocks, batch.threads)
         chosen = batch.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
         where = np.broadcast_to(offsets, shape)[chosen]
-        stored = np.ascontiguousarray(np.broadcast_to(values, shape)[chosen]).view(np.uint8).reshape(len(where), -1)
+        stored = (
+            np.ascontiguousarray(np.broadcast_to(values, shape)[chosen])
+            .view(np.uint8)
+            .reshape(len(where), -1)
+        )
         keyed = np.concatenate([where[:, None].view(np.uint8).reshape(len(where), 8), stored], axis=1)
         if len(np.unique(where)) != len(np.unique(keyed, axis=0)):
             return False
-        batch.note(f"lanes of one instruction store equal values to one address of {self.buffer.name!r} (PTX line {site.line})")
+        batch.note(
+            f"lanes of one instruction store equal values to one address of {self.buffer.name!r} "
+            f"(PTX line {site.line})"
+        )
         return True
 
-    def report(self, batch: Batch, cells: Keys, keys: Keys, before: Keys, site: Site, how: str, other: str) -> None:
+    def report(
+        self, batch: Batch, cells: Keys, keys: Keys, before: Keys, site: Site, how: str, other: str
+    ) -> None:
         key, previous = int(keys[0]), int(before[0])
         row = int(batch.rows_of(np.array([key >> BLOCK_SHIFT & MANY_BLOCKS]))[0])
         block = previous >> BLOCK_SHIFT & MANY_BLOCKS
         thread = previous >> THREAD_SHIFT & MANY_THREADS
         same = block == (key >> BLOCK_SHIFT & MANY_BLOCKS)
-        message = f"{how}, and {other} by {'another thread' if same else 'a thread of another block'} that nothing orders before"
+        who = "another thread" if same else "a thread of another block"
+        message = f"{how}, and {other} by {who} that nothing orders before"
         batch.global_race(
-            message, site, row, key >> THREAD_SHIFT & MANY_THREADS, int(cells[0]) << self.shift, self.buffer.name, len(cells),
-            previous & ((1 << SITE_BITS) - 1), None if block == MANY_BLOCKS else block,
+            message,
+            site,
+            row,
+            key >> THREAD_SHIFT & MANY_THREADS,
+            int(cells[0]) << self.shift,
+            self.buffer.name,
+            len(cells),
+            previous & ((1 << SITE_BITS) - 1),
+            None if block == MANY_BLOCKS else block,
             None if thread == MANY_THREADS else thread,
-        )  # fmt: skip
+        )
 
 
 def _note(table: Keys, cells: Keys, keys: Keys) -> None:
@@ -322,7 +388,9 @@ def _note(table: Keys, cells: Keys, keys: Keys) -> None:
     mixed = (before != 0) & ((before ^ keys) >> BLOCK_SHIFT != 0)
     if mixed.any():
         table[cells[mixed]] |= MANY_BLOCKS << BLOCK_SHIFT
-    alike = (before != 0) & ~mixed & ((before ^ keys) >> TIME_SHIFT == 0) & ((before ^ keys) >> THREAD_SHIFT != 0)
+    alike = (
+        (before != 0) & ~mixed & ((before ^ keys) >> TIME_SHIFT == 0) & ((before ^ keys) >> THREAD_SHIFT != 0)
+    )
     if alike.any():
         table[cells[alike]] |= MANY_THREADS << THREAD_SHIFT
 

@@ -1,7 +1,7 @@
 """Device functions are inlined where they are called, so that one set of masks describes all control flow.
+A parameter of the callee is the variable that the caller stores it in, under another name. Recursion has no
+such form and is refused.
 
-A parameter of the callee is the variable that the caller stores it in, under another name. Recursion has no such form
-and is refused.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ class _Inliner:
         self.count = 0
         self.result = replace(
             entry, registers=dict(entry.registers), variables=dict(entry.variables), body=[], labels={}
-        )  # fmt: skip
+        )
         self.copy(entry, {}, {}, (), 0, None)
 
     def copy(
-        self, function: Function, names: dict[str, str], scopes: dict[int, int], outer: tuple[int, ...], depth: int,
+        self,
+        function: Function,
+        names: dict[str, str],
+        scopes: dict[int, int],
+        outer: tuple[int, ...],
+        depth: int,
         end: str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append a function's body under other names; `end` is the label its returns go to."""
         positions: dict[int, list[tuple[int, str]]] = {}
         for key, position in function.labels.items():
@@ -57,7 +62,9 @@ class _Inliner:
                 return
             path = (*(self.scope(scopes, number, depth) for number in item.scope), *outer)
             moved = item._replace(
-                operands=tuple(renamed_operand(operand, names) for operand in item.operands) if names else item.operands,
+                operands=tuple(renamed_operand(operand, names) for operand in item.operands)
+                if names
+                else item.operands,
                 guard=names.get(item.guard, item.guard) if item.guard else None,
                 scope=path,
             )
@@ -78,7 +85,7 @@ class _Inliner:
 
     def call(self, item: Instruction, depth: int) -> None:
         """Replace a call: `call (results), name, (arguments)`, either list optional."""
-        operands = [operand for operand in item.operands]
+        operands = list(item.operands)
         results: tuple[Operand, ...] = ()
         if operands and isinstance(operands[0], Arguments):
             results = operands.pop(0).items  # type: ignore[union-attr]
@@ -91,13 +98,20 @@ class _Inliner:
         if callee is None:
             raise PtxError(f"function {name} has no body in this module", item.line, item.text)
         if depth >= DEEPEST:
-            raise PtxError(f"calls are nested deeper than {DEEPEST}; recursion is not simulated", item.line, item.text)
+            raise PtxError(
+                f"calls are nested deeper than {DEEPEST}; recursion is not simulated", item.line, item.text
+            )
         if len(arguments) != len(callee.parameters) or len(results) > len(callee.results):
             raise PtxError(f"{name} takes {len(callee.parameters)} arguments", item.line, item.text)
         self.expand(item, callee, arguments, results, depth)
 
     def expand(
-        self, item: Instruction, callee: Function, arguments: tuple[Operand, ...], results: tuple[Operand, ...], depth: int
+        self,
+        item: Instruction,
+        callee: Function,
+        arguments: tuple[Operand, ...],
+        results: tuple[Operand, ...],
+        depth: int,
     ) -> None:
         self.count += 1
         mark = f"#{self.count}"
@@ -112,7 +126,11 @@ class _Inliner:
             body.append(item._replace(opcode="bra", operands=(Name(end),), negated=not item.negated))
         for parameter, argument in zip(callee.parameters, arguments, strict=True):
             if parameter.space == "reg":
-                body.append(here._replace(opcode=f"mov.{_bits(parameter)}", operands=(Name(names[parameter.name]), argument)))
+                body.append(
+                    here._replace(
+                        opcode=f"mov.{_bits(parameter)}", operands=(Name(names[parameter.name]), argument)
+                    )
+                )
             elif isinstance(argument, Name):
                 names[parameter.name] = argument.text
         for parameter, result in zip(callee.results, results, strict=False):
@@ -121,7 +139,11 @@ class _Inliner:
         self.copy(callee, names, {}, item.scope, depth + 1, end)
         for parameter, result in zip(callee.results, results, strict=False):
             if parameter.space == "reg" and result != SINK:
-                body.append(here._replace(opcode=f"mov.{_bits(parameter)}", operands=(result, Name(names[parameter.name]))))
+                body.append(
+                    here._replace(
+                        opcode=f"mov.{_bits(parameter)}", operands=(result, Name(names[parameter.name]))
+                    )
+                )
         self.result.labels[item.scope[0], end] = len(body)
 
 

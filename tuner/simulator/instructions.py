@@ -1,7 +1,9 @@
-"""The table of instructions: one decorated function an opcode family decodes the modifiers and returns a recipe.
+"""The table of instructions: one decorated function an opcode family decodes the modifiers and returns a
+recipe.
+A recipe is bound to the slots of one instruction's operands and gives a closure `(registers, batch) ->
+value`. A function runs once for each distinct opcode text; binding is all that is left to do for each
+instruction.
 
-A recipe is bound to the slots of one instruction's operands and gives a closure `(registers, batch) -> value`.
-A function runs once for each distinct opcode text; binding is all that is left to do for each instruction.
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tuner.simulator.parser import SINK, Address, Float, Instruction, Integer, Name, Negated, Operand, Pair, PtxError
+from tuner.simulator.parser import (
+    SINK,
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Name,
+    Negated,
+    Operand,
+    Pair,
+    PtxError,
+)
 from tuner.simulator.parser import Vector as VectorOperand
 from tuner.simulator.scalar_types import PREDICATE, SCALARS, Lanes, Scalar
 
 if TYPE_CHECKING:
+    from tuner.simulator.layout import Layout
     from tuner.simulator.machine import Batch
-    from tuner.simulator.program import Layout
 
 Registers: TypeAlias = list[Any]
 Closure: TypeAlias = "Callable[[Registers, Batch], Any]"
@@ -78,10 +91,11 @@ class Opcode:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One result from sources, lane by lane: `build(*source_slots)` returns the closure that gives the new value.
-
+    """One result from sources, lane by lane: `build(*source_slots)` returns the closure that gives the new
+    value.
     `wide` sources and results may sit in registers wider than their type (PTX ISA, "Operand Size Exceeding
     Instruction-Type Size"); the binder narrows and extends.
+
     """
 
     result: Scalar
@@ -93,7 +107,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Anything else: `bind(site)` takes the operands itself and returns a closure that does its own writing."""
+    """Anything else: `bind(site)` takes the operands and returns a closure that does its own writing."""
 
     bind: Callable[[Site], Closure]
     category: str
@@ -114,7 +128,7 @@ _TABLE: dict[str, Callable[[Opcode], Recipe]] = {}
 
 
 def instruction(*names: str) -> Callable[[Callable[[Opcode], Recipe]], Callable[[Opcode], Recipe]]:
-    """Enter a decoding function in the table for each of `names`, the part of an opcode before its first dot."""
+    """Enter a decoding function in the table for each of `names`, an opcode up to its first dot."""
 
     def enter(function: Callable[[Opcode], Recipe]) -> Callable[[Opcode], Recipe]:
         for name in names:
@@ -145,7 +159,6 @@ def decode(text: str) -> Recipe:
 
 class Site:
     """One instruction while it is bound: its operands become slots, and what it reads and writes is noted.
-
     Attributes:
         result: slot of the value that the closure returns; -1 where the closure writes by itself.
         category: what the instruction counts as, where that depends on its operands.
@@ -153,10 +166,12 @@ class Site:
         finer_order: whether it orders threads of a block by other means than a whole-block barrier.
         barrier_count: literal thread count of a block barrier.
         polls: whether a loop around it may wait for another thread.
-        fences, shared_atomic: a fence; an atomic that may reach shared memory. Together they order threads, too.
+        fences, shared_atomic: a fence; an atomic that may reach shared memory. Together they order
+            threads, too.
         stores_through: slots of the addresses it stores to, outside shared memory.
         parameter: byte offset of the kernel parameter it loads, -1 for none.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
+
     """
 
     def __init__(self, instruction: Instruction, layout: Layout) -> None:

@@ -1,11 +1,12 @@
-"""Slots: where the registers, constants, special registers and symbols of one entry live in the register list.
-
+"""Slots: where the registers, constants, special registers and symbols of one entry live in the register
+list.
 Slot 0 is scratch. Every operand is a slot, so closures index one list and never ask what an operand is.
+
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +22,15 @@ SHARED_BASE = 1024
 SPECIAL_REGISTERS: dict[str, Scalar] = {
     **{f"%{name}.{axis}": U32 for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
     **{f"%{name}": U32 for name in ("laneid", "warpid", "nwarpid", "smid", "nsmid", "dynamic_smem_size")},
-    **{f"%{name}": U32 for name in ("total_smem_size", "is_explicit_cluster", "cluster_ctarank", "cluster_nctarank")},
-    **{f"%{name}.{axis}": U32 for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid") for axis in "xyz"},
+    **{
+        f"%{name}": U32
+        for name in ("total_smem_size", "is_explicit_cluster", "cluster_ctarank", "cluster_nctarank")
+    },
+    **{
+        f"%{name}.{axis}": U32
+        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+        for axis in "xyz"
+    },
     **{f"%lanemask_{name}": U32 for name in ("eq", "lt", "le", "gt", "ge")},
     **{"%clock": U32, "%clock_hi": U32, "%clock64": U64, "%globaltimer": U64, "%globaltimer_lo": U32},
     **{"%gridid": U64, "WARP_SZ": U32},
@@ -34,13 +42,13 @@ class Layout:
 
     def __init__(self, module: Module, function: Function) -> None:
         self.module, self.function = module, function
-        self.dtypes: list[np.dtype[np.generic]] = [np.dtype(np.uint32)]
+        self.dtypes: list[np.dtype[Any]] = [np.dtype(np.uint32)]
         self.initial: list[Lanes] = [poison(np.dtype(np.uint32))]
         self.names: dict[int, str] = {}
         self.registers: dict[str, int] = {}
-        self.constants: dict[tuple[int, np.dtype[np.generic]], int] = {}
+        self.constants: dict[tuple[int, np.dtype[Any]], int] = {}
         self.specials: dict[str, int] = {}
-        self.symbols: dict[tuple[str, int, np.dtype[np.generic]], int] = {}
+        self.symbols: dict[tuple[str, int, np.dtype[Any]], int] = {}
         self.addresses: dict[str, tuple[str, int]] = {}
         self.static_shared = self.dynamic_start = SHARED_BASE
         self.local_bytes = 0
@@ -74,7 +82,7 @@ class Layout:
             position += variable.nbytes
         self.parameter_bytes = position
 
-    def new_slot(self, dtype: np.dtype[np.generic], initial: Lanes | None = None) -> int:
+    def new_slot(self, dtype: np.dtype[Any], initial: Lanes | None = None) -> int:
         self.dtypes.append(dtype)
         self.initial.append(poison(dtype) if initial is None else initial)
         return len(self.dtypes) - 1
@@ -118,7 +126,9 @@ class Layout:
                 self.symbols[key] = self.new_slot(scalar.storage)
             return self.symbols[key]
         if name == "%pm0" or name.startswith("%"):
-            raise site.error(f"register {name} is not declared, and no special register of this name is simulated")
+            raise site.error(
+                f"register {name} is not declared, and no special register of this name is simulated"
+            )
         raise site.error(f"{name} is not declared")
 
     def derived(self, site: Site, operand: Negated, scalar: Scalar) -> int:
@@ -129,4 +139,6 @@ class Layout:
 
 
 PARAMETER_BASE = 3 << 60
-"""Generic address of the parameter space; parameters are read by name, so the value only has to be no other space."""
+"""Generic address of the parameter space; parameters are read by name, so the value only has to be no other
+space.
+"""

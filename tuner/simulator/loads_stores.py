@@ -127,7 +127,9 @@ def _loader(space: str, nbytes: int, site: Site, order: str) -> Any:
         site.widths.append(("shared", nbytes))
         return lambda s, address: load_shared(s, address, nbytes, site, s.mask, order)
     if space in ("global", "const"):
-        return lambda s, address: load_global(s, address, nbytes, site, s.mask, s.counters.global_loads, order)
+        return lambda s, address: load_global(
+            s, address, nbytes, site, s.mask, s.counters.global_loads, order
+        )
     if space in ("local", "param"):
         return lambda s, address: load_local(s, address, nbytes, site, s.mask)
     site.widths.append(("shared", nbytes))

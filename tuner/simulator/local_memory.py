@@ -35,7 +35,14 @@ def _checked(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any) -
     stray = lanes & ((address < 0) | (address + nbytes > size))
     if stray.any():
         at = int(address[stray][0])
-        batch.fault("out_of_bounds", f"local memory is {size} bytes; {nbytes} bytes at {at} leave it", site, stray, at, "local")
+        batch.fault(
+            "out_of_bounds",
+            f"local memory is {size} bytes; {nbytes} bytes at {at} leave it",
+            site,
+            stray,
+            at,
+            "local",
+        )
     crooked = lanes & ~stray & ((address & (nbytes - 1)) != 0)
     if crooked.any():
         at = int(address[crooked][0])
@@ -53,7 +60,9 @@ def load_local(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any)
     missing = lanes & ~written
     if missing.any():
         at = int(offsets[missing][0])
-        batch.fault("uninitialised", f"local address {at} is read before it is written", site, missing, at, "local")
+        batch.fault(
+            "uninitialised", f"local address {at} is read before it is written", site, missing, at, "local"
+        )
     cells = data.view(batch.shared.flat_view(nbytes).dtype)
     loaded = np.take_along_axis(cells, index, 2)[..., 0]
     return np.where(lanes, loaded, poison_like(loaded))

@@ -1,7 +1,8 @@
 """Runs a batch of blocks in lockstep: groups of lanes, reconvergence, barriers, exits.
+A group is a basic block and the mask of lanes that are to run it. The group of the lowest basic block runs
+first, and groups that meet at a basic block become one. A mask of None stands for every lane, so uniform
+code pays for no masks.
 
-A group is a basic block and the mask of lanes that are to run it. The group of the lowest basic block runs first, and
-groups that meet at a basic block become one. A mask of None stands for every lane, so uniform code pays for no masks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from numpy.typing import NDArray
 from tuner.simulator.barriers import Barriers
 from tuner.simulator.clock_races import ClockRaces
 from tuner.simulator.counters import Counters
-from tuner.simulator.global_races import BLOCK_SHIFT, MANY_BLOCKS, PRESENT, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, GlobalOrder
+from tuner.simulator.global_races import (
+    BLOCK_SHIFT,
+    MANY_BLOCKS,
+    PRESENT,
+    THREAD_SHIFT,
+    TIME_BITS,
+    TIME_SHIFT,
+    GlobalOrder,
+)
 from tuner.simulator.instructions import Site
 from tuner.simulator.memory import GlobalMemory, SharedMemory
 from tuner.simulator.program import Block, Program
@@ -54,7 +63,9 @@ class Context:
 
     @property
     def clocks(self) -> bool:
-        """Whether races on shared memory need vector clocks: threads are ordered by more than whole-block barriers."""
+        """Whether races on shared memory need vector clocks: threads are ordered by more than whole-block
+        barriers.
+        """
         return self.races and (
             self.program.finer_order or any(count != self.threads for count in self.program.barrier_counts)
         )
@@ -113,7 +124,7 @@ class Batch:
             address = self.memory.buffers[f"module:{name}"].base + offset
             self.registers[slot] = np.array([[address]], np.uint64).astype(dtype)
 
-    # -- running -----------------------------------------------------------------------------------------------
+    # -- running --
 
     def run(self) -> bool:
         """Run until every block has ended, or until all that is left polls; return whether it has ended.
@@ -134,9 +145,11 @@ class Batch:
         return True
 
     def next_group(self) -> tuple[int, Mask | None]:
-        """Take the group of the lowest basic block; but let others go before one that has just polled in vain.
+        """Take the group of the lowest basic block; but let others go before one that has just polled in
+        vain.
+        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left
+        to try.
 
-        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left to try.
         """
         lowest = min(self.pending)
         if self.polled in self.pending and len(self.pending) > 1:
@@ -174,10 +187,11 @@ class Batch:
         getattr(self, f"end_{block.kind}")(block)
 
     def active_warps(self, mask: Mask) -> int:
+        times: int = self.blocks // mask.shape[0]
         if mask.shape[1] == 1:
-            return int(np.count_nonzero(mask)) * (self.blocks // mask.shape[0]) * self.warps
+            return int(np.count_nonzero(mask)) * times * self.warps
         warps = mask.reshape(-1, WARP).any(axis=1)
-        return int(np.count_nonzero(warps)) * (self.blocks // mask.shape[0])
+        return int(np.count_nonzero(warps)) * times
 
     def add_pending(self, index: int, mask: Mask | None) -> None:
         """Let lanes go on at a basic block, together with those that wait there already."""
@@ -191,13 +205,15 @@ class Batch:
                 mask = None
         self.pending[index] = mask
 
-    # -- ends of basic blocks --------------------------------------------------------------------------------------
+    # -- ends of basic blocks --
 
     def end_fall(self, block: Block) -> None:
         self.add_pending(block.index + 1, self.mask)
 
     def split(self, block: Block) -> tuple[Any, Any]:
-        """Return the masks of lanes whose guard lets them take the block's end, and of the others; False for none."""
+        """Return the masks of lanes whose guard lets them take the block's end, and of the others; False for
+        none.
+        """
         if not block.guard:
             return self.mask, False
         taken = self.narrowed(self.registers[block.guard], block.negated)
@@ -218,7 +234,9 @@ class Batch:
             self.add_pending(block.index + 1, rest)
 
     def note_poll(self, block: Block, again: bool, some_left: bool) -> None:
-        """Keep count of how long nothing but polling has happened: no lane left its loop and no memory changed."""
+        """Keep count of how long nothing but polling has happened: no lane left its loop and no memory
+        changed.
+        """
         self.ahead += some_left
         self.idle = self.idle + 1 if again and self.ahead == self.ahead_at_poll else 0
         self.ahead_at_poll = self.ahead
@@ -293,12 +311,14 @@ class Batch:
     def endless(self, block: Block) -> None:
         sites = [site for site in (block.site, *self.program.sites) if site is not None]
         self.fault(
-            "endless", f"{self.context.step_budget} instructions have run and the block has not ended", sites[0],
+            "endless",
+            f"{self.context.step_budget} instructions have run and the block has not ended",
+            sites[0],
             self.active_lanes(),
-        )  # fmt: skip
+        )
         raise Stopped
 
-    # -- what closures use -----------------------------------------------------------------------------------------
+    # -- what closures use --
 
     def write(self, registers: list[Any], slot: int, value: Any) -> None:
         """Set a register in the active lanes."""
@@ -306,7 +326,9 @@ class Batch:
         registers[slot] = value if mask is None else np.where(mask, value, registers[slot])
 
     def narrowed(self, predicate: Any, negated: bool) -> Any:
-        """Return the active lanes where a predicate holds: a mask, None for every lane of the batch, False for none."""
+        """Return the active lanes where a predicate holds: a mask, None for every lane of the batch, False
+        for none.
+        """
         mask = self.mask
         key = (id(predicate), negated, id(mask))
         known = self.narrowings.get(key)
@@ -326,7 +348,9 @@ class Batch:
         return result
 
     def random(self) -> np.random.Generator:
-        """Return the generator of choices that the ISA leaves open; the same for the same seed, step and blocks."""
+        """Return the generator of choices that the ISA leaves open; the same for the same seed, step and
+        blocks.
+        """
         found: np.random.Generator | None = self.state.get("random")
         if found is None:
             key = (self.context.seed, self.context.step, int(self.block_ids[0]))
@@ -348,7 +372,7 @@ class Batch:
             bad = (active & torn[:, None]).reshape(shape)
             self.fault("divergence", "not all threads of the warp run this instruction together", site, bad)
 
-    # -- findings --------------------------------------------------------------------------------------------------
+    # -- findings --
 
     def note(self, text: str) -> None:
         self.context.findings.note(text)
@@ -357,8 +381,16 @@ class Batch:
         """Return ((x, y, z) of the block, (x, y, z) of the thread)."""
         return unravel(int(self.block_ids[block]), self.context.grid), unravel(thread, self.context.block)
 
-    def fault(self, kind: str, message: str, site: Site, lanes: Mask, address: Any = None, space: str = "",
-              buffer: str = "") -> None:  # fmt: skip
+    def fault(
+        self,
+        kind: str,
+        message: str,
+        site: Site,
+        lanes: Mask,
+        address: Any = None,
+        space: str = "",
+        buffer: str = "",
+    ) -> None:
         """Record a fault of some lanes; the first of them is named."""
         lanes = np.broadcast_to(lanes, (self.blocks, self.threads))
         first = int(lanes.argmax())
@@ -368,20 +400,47 @@ class Batch:
         if findings.seen(kind, step, site.line, count):
             return
         where, who = self.place(block, thread)
-        findings.add(Fault(kind, message, site.line, site.text, step, where, who, address, space, buffer, count=count))
+        findings.add(
+            Fault(kind, message, site.line, site.text, step, where, who, address, space, buffer, count=count)
+        )
 
-    def shared_fault(self, kind: str, message: str, site: Site, block: int, thread: int, offset: int, count: int,
-                     other: int | None = None) -> None:  # fmt: skip
-        """Record a fault at a shared address; `other` is the key (`SharedRaces`) of the second party of a race."""
+    def shared_fault(
+        self,
+        kind: str,
+        message: str,
+        site: Site,
+        block: int,
+        thread: int,
+        offset: int,
+        count: int,
+        other: int | None = None,
+    ) -> None:
+        """Record a fault at a shared address; `other` is the key (`SharedRaces`) of the second party of a
+        race.
+        """
         number = who = None
         if other is not None:
             number = other & ((1 << SITE_BITS) - 1)
             who = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
-        self.shared_race(kind, message, site, block, thread, offset, count, number, None if who == MANY else who)
+        self.shared_race(
+            kind, message, site, block, thread, offset, count, number, None if who == MANY else who
+        )
 
-    def shared_race(self, kind: str, message: str, site: Site, block: int, thread: int, offset: int, count: int,
-                    other_site: int | None, other_thread: int | None) -> None:  # fmt: skip
-        """Record a fault at a shared address, with the number of the instruction and the thread it collides with."""
+    def shared_race(
+        self,
+        kind: str,
+        message: str,
+        site: Site,
+        block: int,
+        thread: int,
+        offset: int,
+        count: int,
+        other_site: int | None,
+        other_thread: int | None,
+    ) -> None:
+        """Record a fault at a shared address, with the number of the instruction and the thread it collides
+        with.
+        """
         findings, step = self.context.findings, self.context.step
         if findings.seen(kind, step, site.line, count):
             return
@@ -390,13 +449,37 @@ class Batch:
         them = unravel(other_thread, self.context.block) if other_thread is not None else None
         findings.add(
             Fault(
-                kind, message, site.line, site.text, step, where, who, offset + 1024, "shared", "",
-                other.line if other else None, other.text if other else "", them, where if other else None, count,
+                kind,
+                message,
+                site.line,
+                site.text,
+                step,
+                where,
+                who,
+                offset + 1024,
+                "shared",
+                "",
+                other.line if other else None,
+                other.text if other else "",
+                them,
+                where if other else None,
+                count,
             )
-        )  # fmt: skip
+        )
 
-    def global_race(self, message: str, site: Site, row: int, thread: int, offset: int, buffer: str, count: int,
-                    other_site: int, other_block: int | None, other_thread: int | None) -> None:  # fmt: skip
+    def global_race(
+        self,
+        message: str,
+        site: Site,
+        row: int,
+        thread: int,
+        offset: int,
+        buffer: str,
+        count: int,
+        other_site: int,
+        other_block: int | None,
+        other_thread: int | None,
+    ) -> None:
         findings, step = self.context.findings, self.context.step
         if findings.seen("race", step, site.line, count):
             return
@@ -405,9 +488,24 @@ class Batch:
         them = unravel(other_thread, self.context.block) if other_thread is not None else None
         there = unravel(other_block, self.context.grid) if other_block is not None else None
         findings.add(
-            Fault("race", message, site.line, site.text, step, where, who, offset, "global", buffer, other.line, other.text,
-                  them, there, count)
-        )  # fmt: skip
+            Fault(
+                "race",
+                message,
+                site.line,
+                site.text,
+                step,
+                where,
+                who,
+                offset,
+                "global",
+                buffer,
+                other.line,
+                other.text,
+                them,
+                there,
+                count,
+            )
+        )
 
 
 def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:

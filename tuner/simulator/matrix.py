@@ -1,12 +1,11 @@
 """ldmatrix and mma.sync m16n8 (PTX ISA 9.7.14.5), with the lane maps of the ISA.
+In every m16n8 shape a lane 4g + t holds, of A, the 4 bytes at 4t of a 16-byte piece of row g (a0), of row g
++ 8 (a1), and the same of the next piece of k (a2, a3); of B the same of column g (b0, b1). So a register of
+a warp, lane after lane, is 8 rows of 16 bytes, whatever the element type, and `ldmatrix` without `.trans`
+fills exactly that. C and D: c0, c1 are row g, columns 2t and 2t + 1; c2, c3 are row g + 8.
+Products are put off: a warp's accumulator stays a matrix with a list of steps (A, B) until something reads
+it, and then all tiles that share operands are one matrix product over all blocks.
 
-In every m16n8 shape a lane 4g + t holds, of A, the 4 bytes at 4t of a 16-byte piece of row g (a0), of row g + 8 (a1),
-and the same of the next piece of k (a2, a3); of B the same of column g (b0, b1). So a register of a warp, lane after
-lane, is 8 rows of 16 bytes, whatever the element type, and `ldmatrix` without `.trans` fills exactly that.
-C and D: c0, c1 are row g, columns 2t and 2t + 1; c2, c3 are row g + 8.
-
-Products are put off: a warp's accumulator stays a matrix with a list of steps (A, B) until something reads it, and
-then all tiles that share operands are one matrix product over all blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,16 @@ from numpy.typing import NDArray
 
 from tuner.simulator.accesses import shared_offsets, store_shared
 from tuner.simulator.counters import shared_wavefronts
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.products import Accumulator, Kind, Part, flush, queue_of
 from tuner.simulator.scalar_types import B32, B64
@@ -103,7 +111,7 @@ def movmatrix(opcode: Opcode) -> Recipe:
         a = site.source(site.operands[1], B32)
         site.result = site.target(site.operands[0], B32)
 
-        def run(r: Registers, s: Batch) -> NDArray[Any]:
+        def run(r: Registers, s: Batch) -> Any:
             words = np.ascontiguousarray(np.broadcast_to(r[a], (len(r[a]), s.threads)))
             halves = words.view(np.uint16).reshape(len(words), s.warps, 8, 8).swapaxes(2, 3)
             return np.ascontiguousarray(halves).view(np.uint32).reshape(len(words), s.threads)
@@ -113,13 +121,17 @@ def movmatrix(opcode: Opcode) -> Recipe:
     return Effect(bind, "integer", aligned=True)
 
 
-def load_matrices(s: Batch, site: Site, address: NDArray[np.int64], count: int, transposed: bool) -> NDArray[Any]:
+def load_matrices(
+    s: Batch, site: Site, address: NDArray[np.int64], count: int, transposed: bool
+) -> NDArray[Any]:
     """Return the registers of every lane: (B, W, count, 32) words."""
     address = np.broadcast_to(address, (len(address), s.threads))
     rows = address.reshape(len(address), s.warps, 32)[:, :, : 8 * count]
     mask = s.mask
     if mask is not None:
-        mask = np.broadcast_to(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)[:, :, : 8 * count]
+        mask = np.broadcast_to(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)[
+            :, :, : 8 * count
+        ]
     offsets, mask = _row_offsets(s, rows, mask, site)
     if s.count:
         _count_rows(s, offsets, mask)
@@ -166,7 +178,9 @@ def _count_rows(s: Batch, offsets: NDArray[np.int64], mask: Any) -> None:
     traffic.ideal += ideal * times
 
 
-def _note_reads(s: Batch, site: Site, offsets: NDArray[np.int64], mask: Any, count: int, transposed: bool) -> None:
+def _note_reads(
+    s: Batch, site: Site, offsets: NDArray[np.int64], mask: Any, count: int, transposed: bool
+) -> None:
     """Reads are those of the lanes that receive the bytes, not of the lanes that give the addresses."""
     assert s.races is not None
     warps = np.arange(s.warps, dtype=np.int64)[:, None] * 32
@@ -181,7 +195,9 @@ def _note_reads(s: Batch, site: Site, offsets: NDArray[np.int64], mask: Any, cou
         threads = warps[..., None] + (column[None, :] * 4 + row[:, None] // 2)[None]
         width = 2
     shape = (len(words), -1)
-    lanes = None if mask is None else np.repeat(mask[..., None], words.shape[-1], axis=-1).reshape(len(mask), -1)
+    lanes = (
+        None if mask is None else np.repeat(mask[..., None], words.shape[-1], axis=-1).reshape(len(mask), -1)
+    )
     s.races.read(s, words.reshape(shape), width, lanes, site, threads.reshape(1, -1))
 
 
@@ -219,7 +235,9 @@ def mma(opcode: Opcode) -> Recipe:
     depth = None
     if len(types) == 4 and types[0] == types[3] == "s32" and types[1][1:] == types[2][1:]:
         depth = _INTEGERS.get((shape, types[1][1:]))
-    elif len(types) == 4 and types[1] == types[2] and types[0] in ("f32", "f16") and types[3] in ("f32", "f16"):
+    elif (
+        len(types) == 4 and types[1] == types[2] and types[0] in ("f32", "f16") and types[3] in ("f32", "f16")
+    ):
         depth = _FLOATS.get((shape, types[1]))
     if depth is None or (types[1] == "b1") != bool(operation):
         raise UnknownModifierError(f"{opcode.text} is not simulated")
@@ -243,7 +261,14 @@ def mma(opcode: Opcode) -> Recipe:
 
 
 def _multiply_other(
-    kind: Kind, d: list[int], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...], result: str, start: str, rows: int
+    kind: Kind,
+    d: list[int],
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    c: tuple[int, ...],
+    result: str,
+    start: str,
+    rows: int,
 ) -> Closure:
     """Shapes with 8 rows, and f16 accumulators: widened to the usual form and multiplied at once."""
     zero = np.zeros((1, 1), np.uint32)
@@ -311,7 +336,9 @@ def double_mma() -> Recipe:
     return Effect(bind, "mma.m8n8k4.f64.f64", aligned=True)
 
 
-def _multiply(kind: Kind, d: list[int], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...]) -> Closure:
+def _multiply(
+    kind: Kind, d: list[int], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...]
+) -> Closure:
     d0, (c0, c1, c2, c3) = d[0], c
     in_place = tuple(d) == c
     longest = kind.longest
@@ -324,8 +351,10 @@ def _multiply(kind: Kind, d: list[int], a: tuple[int, ...], b: tuple[int, ...], 
             _multiply_masked(kind, r, s, d, a, b, c)
             return
         first = r[c0]
-        if first.__class__ is Part and (accumulator := first.accumulator).parts == [first, r[c1], r[c2], r[c3]] and (
-            accumulator.kind is kind
+        if (
+            first.__class__ is Part
+            and (accumulator := first.accumulator).parts == [first, r[c1], r[c2], r[c3]]
+            and (accumulator.kind is kind)
         ):
             if not in_place:
                 accumulator = accumulator.copy(d0)

@@ -1,7 +1,7 @@
 """mbarrier objects in shared memory: phases, arrivals, transactions (PTX ISA 9.7.13.15).
+The 64 bits of an object are opaque; its state is kept beside shared memory. A state token that `arrive`
+returns is the number of its phase, scrambled, so that a program cannot make sense of it.
 
-The 64 bits of an object are opaque; its state is kept beside shared memory. A state token that `arrive` returns is the
-number of its phase, scrambled, so that a program cannot make sense of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import numpy as np
 from tuner.simulator.accesses import shared_offsets
 from tuner.simulator.async_copies import copies_of
 from tuner.simulator.clock_races import ClockRaces
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.memory import SHARED_WINDOW
 from tuner.simulator.parser import SINK
@@ -28,7 +37,7 @@ SCRAMBLE = 0x5BD1E995A4D10000
 
 @dataclass(slots=True)
 class Mbarrier:
-    """One object: arrivals expected a phase, still pending, bytes still to come, and clocks of who arrived."""
+    """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived."""
 
     expected: int
     pending: int
@@ -95,7 +104,17 @@ def each(s: Batch, site: Site, address: Any) -> list[tuple[int, int, Mbarrier]]:
 
 @instruction("mbarrier")
 def mbarrier(opcode: Opcode) -> Recipe:
-    actions = ("init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx", "pending_count")
+    actions = (
+        "init",
+        "inval",
+        "arrive",
+        "arrive_drop",
+        "test_wait",
+        "try_wait",
+        "expect_tx",
+        "complete_tx",
+        "pending_count",
+    )
     action = opcode.choice(*actions)
     opcode.flag("release", "acquire", "relaxed", "cta", "cluster")
     expects = action == "arrive" and opcode.flag("expect_tx")
@@ -106,8 +125,11 @@ def mbarrier(opcode: Opcode) -> Recipe:
     if action == "pending_count":
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     binders = {
-        "init": _bind_init, "inval": _bind_inval, "expect_tx": _bind_transactions, "complete_tx": _bind_transactions,
-    }  # fmt: skip
+        "init": _bind_init,
+        "inval": _bind_inval,
+        "expect_tx": _bind_transactions,
+        "complete_tx": _bind_transactions,
+    }
     if action in binders:
         return Effect(lambda site: binders[action](_prepared(site), action), "mbarrier")
     if action in ("test_wait", "try_wait"):
@@ -218,9 +240,9 @@ def _bind_wait(site: Site, parity: bool) -> Closure:
 
 def bind_copy_arrive(site: Site, counted: bool) -> Closure:
     """cp.async.mbarrier.arrive: the object completes only when the thread's copies so far have landed.
+    Without `.noinc` the arrival is extra: it adds one to the pending count first. Landing is put off until
+    the phase would complete, which is as late as the ISA allows.
 
-    Without `.noinc` the arrival is extra: it adds one to the pending count first. Landing is put off until the phase would
-    complete, which is as late as the ISA allows.
     """
     _prepared(site)
     site.expect(1)

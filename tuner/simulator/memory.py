@@ -1,7 +1,8 @@
-"""State spaces as arrays: global buffers with guard zones around them, and the shared memory of a batch of blocks.
+"""State spaces as arrays: global buffers with guard zones around them, and the shared memory of a batch of
+blocks.
+Every global buffer has a 2**40-byte region of addresses to itself, so an access that leaves its buffer by
+any distance is seen, and an address cut to 32 bits points nowhere.
 
-Every global buffer has a 2**40-byte region of addresses to itself, so an access that leaves its buffer by any distance
-is seen, and an address cut to 32 bits points nowhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ REGION_BITS = 40
 REGION_BASE = 1 << 32
 """Offset of a buffer in its region: what lies below it is as much a guard zone as what lies above."""
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 2 << 60
-_LOADED = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8"), 16: np.dtype("c16")}
+_LOADED: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("u2"),
+    4: np.dtype("u4"),
+    8: np.dtype("u8"),
+    16: np.dtype("c16"),
+}
 _LOADED[32] = np.dtype([("low", "c16"), ("high", "c16")])
 
 Index = NDArray[np.int64]
@@ -38,9 +45,10 @@ def space_window(space: str) -> tuple[int, int]:
 @dataclass(slots=True, eq=False)
 class Buffer:
     """Global memory of one name.
+    `data` holds the bytes, padded to 32; it is the caller's own memory until the first write. `written` has
+    a flag for each `cell_bytes` where reads before a write are findings; None where the caller gave the
+    contents.
 
-    `data` holds the bytes, padded to 32; it is the caller's own memory until the first write. `written` has a flag for
-    each `cell_bytes` where reads before a write are findings; None where the caller gave the contents.
     """
 
     name: str
@@ -89,13 +97,17 @@ class GlobalMemory:
         self.by_region: dict[int, Buffer] = {}
 
     def add(self, name: str, array: NDArray[Any], undefined: bool, cell_bytes: int) -> Buffer:
-        """Place an array; an `undefined` one is filled with poison and every read before a write is a finding."""
+        """Place an array; an `undefined` one is filled with poison and every read before a write is a
+        finding.
+        """
         region = len(self.buffers) + 1
         base = (region << REGION_BITS) + REGION_BASE
         if undefined:
             padded = -(-max(array.nbytes, 1) // 32) * 32
             data = np.full(padded // 8, POISON, np.uint64).view(np.uint8)
-            buffer = Buffer(name, base, array.nbytes, data, True, cell_bytes, np.zeros(padded // cell_bytes, bool))
+            buffer = Buffer(
+                name, base, array.nbytes, data, True, cell_bytes, np.zeros(padded // cell_bytes, bool)
+            )
         else:
             data, owned = _padded(array)
             buffer = Buffer(name, base, array.nbytes, data, owned, cell_bytes)
@@ -113,7 +125,8 @@ class GlobalMemory:
         past = offset + nbytes - buffer.nbytes
         return (
             buffer.name,
-            f"{nbytes} bytes at offset {offset} end {past} bytes past the end of {buffer.name!r} ({buffer.nbytes} bytes)",
+            f"{nbytes} bytes at offset {offset} end {past} bytes past the end of {buffer.name!r} "
+            f"({buffer.nbytes} bytes)",
             offset,
         )
 
@@ -142,7 +155,8 @@ class SharedMemory:
         flat = self.flat_view(width)
         index = offsets // width if width & (width - 1) else offsets >> (width.bit_length() - 1)
         if offsets.shape[0] == 1:
-            return self.views[width].take(index[0], axis=1)
+            found: NDArray[Any] = self.views[width].take(index[0], axis=1)
+            return found
         return flat.take(index + (self.rows // width).reshape(-1, *(1,) * (offsets.ndim - 1)))
 
     def store(self, offsets: Index, width: int, values: NDArray[Any], mask: Mask | None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, instruction
 from tuner.simulator.parser import SINK, Name, Vector
-from tuner.simulator.scalar_types import SCALARS, Lanes, Scalar
+from tuner.simulator.scalar_types import SCALARS, Scalar
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -54,13 +54,13 @@ def _pack(site: Site, scalar: Scalar, source: Vector) -> Closure:
     storage = scalar.storage
     if scalar.bits == 128:
 
-        def halves(r: Registers, s: Batch) -> Lanes:
+        def halves(r: Registers, s: Batch) -> Any:
             low, high = np.broadcast_arrays(r[slots[0]], r[slots[1]])
             return np.stack([low, high], -1).view(storage)[..., 0]
 
         return halves
 
-    def run(r: Registers, s: Batch) -> Lanes:
+    def run(r: Registers, s: Batch) -> Any:
         value = r[slots[0]].astype(storage)
         for number, slot in enumerate(slots[1:], 1):
             value = value | (r[slot].astype(storage) << np.array(number * part.bits, storage))
@@ -93,7 +93,9 @@ def isspacep(opcode: Opcode) -> Recipe:
     """Whether a generic address lies in a state space."""
     from tuner.simulator.memory import space_window
 
-    low, high = space_window(opcode.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"))
+    low, high = space_window(
+        opcode.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param")
+    )
     from tuner.simulator.instructions import Compute
     from tuner.simulator.scalar_types import PREDICATE, U64
 

@@ -133,7 +133,9 @@ class Function:
 
 @dataclass(slots=True)
 class Module:
-    """A parsed PTX file. `programs` caches what is generated for each entry, so a module is parsed and lowered once."""
+    """A parsed PTX file. `programs` caches what is generated for each entry, so a module is parsed and
+    lowered once.
+    """
 
     text: str
     target: str
@@ -363,9 +365,14 @@ class _Parser:
             count *= _integer(dimension.strip()) if dimension.strip() else 0
         initial = self.initial(value, match["type"], size * count, start) if value else None
         return Variable(
-            match["name"], space, match["type"], int(aligned[1]) if aligned else size, size * count,
-            self.line(start), initial,
-        )  # fmt: skip
+            match["name"],
+            space,
+            match["type"],
+            int(aligned[1]) if aligned else size,
+            size * count,
+            self.line(start),
+            initial,
+        )
 
     def initial(self, value: str, type_: str, nbytes: int, start: int) -> bytes:
         data = bytearray()
@@ -447,7 +454,9 @@ class _Parser:
                 rest = text[position:]
                 if not rest.strip():
                     raise self.error(f"the body of {function.name} has no closing brace", start)
-                raise self.error("this statement is not understood", position + len(rest) - len(rest.lstrip()))
+                raise self.error(
+                    "this statement is not understood", position + len(rest) - len(rest.lstrip())
+                )
             position = match.end()
             kind = match.lastgroup
             if kind == "operands":
@@ -471,9 +480,7 @@ class _Parser:
                 if guard is not None and guard in renamed:
                     guard = renamed[guard]
                 append(
-                    Instruction(
-                        opcode, tuple(operands), guard, negated == "!", line, match[0], scope_path
-                    )
+                    Instruction(opcode, tuple(operands), guard, negated == "!", line, match[0], scope_path)
                 )
             elif kind == "label":
                 key = (scope_path[0], match["label"])
@@ -493,12 +500,19 @@ class _Parser:
                 scope_path = scope_path[1:]
             else:
                 self.position = position
-                self.local_directive(function, match["directive"], match.start("directive") - 1, renamed, cache,
-                                     scope_path[0])  # fmt: skip
+                self.local_directive(
+                    function, match["directive"], match.start("directive") - 1, renamed, cache, scope_path[0]
+                )
                 position = self.position
 
     def local_directive(
-        self, function: Function, name: str, start: int, renamed: dict[str, str], cache: dict[str, Operand], scope: int
+        self,
+        function: Function,
+        name: str,
+        start: int,
+        renamed: dict[str, str],
+        cache: dict[str, Operand],
+        scope: int,
     ) -> None:
         if name == "reg":
             match = _REGISTERS.match(self.text, self.position) or _REGISTERS.search(self.text, self.position)
@@ -519,8 +533,15 @@ class _Parser:
                     unique = f"{variable.name}@{scope}"
                     renamed[variable.name] = unique
                     cache.clear()
-                    variable = Variable(unique, variable.space, variable.type, variable.align, variable.nbytes,
-                                        variable.line, variable.initial)  # fmt: skip
+                    variable = Variable(
+                        unique,
+                        variable.space,
+                        variable.type,
+                        variable.align,
+                        variable.nbytes,
+                        variable.line,
+                        variable.initial,
+                    )
                 function.variables[variable.name] = variable
         else:
             self.directive(name, start)
@@ -546,7 +567,7 @@ def renamed_operand(operand: Operand, renamed: dict[str, str]) -> Operand:
     if isinstance(operand, Pair):
         return Pair(renamed_operand(operand.first, renamed), renamed_operand(operand.second, renamed))
     if isinstance(operand, Address) and operand.base is not None:
-        coordinates = operand.coordinates
-        return Address(Name(renamed.get(operand.base.text, operand.base.text)), operand.offset,
-                       renamed_operand(coordinates, renamed) if coordinates else None)  # type: ignore[arg-type]  # fmt: skip
+        vector = operand.coordinates
+        moved = Vector(tuple(renamed_operand(item, renamed) for item in vector.items)) if vector else None
+        return Address(Name(renamed.get(operand.base.text, operand.base.text)), operand.offset, moved)
     return operand

@@ -1,7 +1,8 @@
 """Matrix products of many warps at once: accumulators that are multiplied when they are read.
+Integer products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many
+steps are put off. The sums go to int32, which wraps as the ISA has it. Float products are added step by
+step (`tensor_sums`).
 
-Integer products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many steps are put
-off. The sums go to int32, which wraps as the ISA has it. Float products are added step by step (`tensor_sums`).
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ class Grid:
             blocks, warps, height, width = self.data.shape
             tiles = self.data.reshape(blocks, warps, height // 16, 2, 8, width // 8, 4, 2)
             order = tiles.transpose(2, 5, 3, 7, 0, 1, 4, 6)
-            self.spread = np.ascontiguousarray(order).view(np.uint32).reshape(
-                height // 16, width // 8, 4, blocks, warps * 32
-            )  # fmt: skip
+            self.spread = (
+                np.ascontiguousarray(order)
+                .view(np.uint32)
+                .reshape(height // 16, width // 8, 4, blocks, warps * 32)
+            )
         found = self.spread[row, column]
         return found[0], found[1], found[2], found[3]
 
@@ -190,7 +193,9 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
 def _pack(
     sides: list[list[Fragment]], s: Batch, blocks: int, pieces: int, halves: int
 ) -> NDArray[np.complex128]:
-    """Lay fragments out as (B, W, rows, k) bytes, 16 bytes at a time; fragments equal in all blocks stay (1, ...)."""
+    """Lay fragments out as (B, W, rows, k) bytes, 16 bytes at a time; fragments equal in all blocks stay (1,
+    ...).
+    """
     depth = max(len(x) for side in sides for fragment in side for x in fragment)
     steps = len(sides[0])
     packed = np.empty((depth, s.warps, len(sides), halves, 8, steps, pieces), np.complex128)
@@ -210,7 +215,9 @@ def words_of(register: NDArray[np.uint32], s: Batch) -> NDArray[np.complex128]:
 
 
 def start_matrix(s: Batch, grid: list[list[Accumulator]], blocks: int) -> NDArray[np.int32]:
-    """Return the start values of a grid as a new (or no longer needed) int32 matrix (blocks, W, rows, columns)."""
+    """Return the start values of a grid as a new (or no longer needed) int32 matrix (blocks, W, rows,
+    columns).
+    """
     first = grid[0][0].start
     if isinstance(first[0], Grid):
         before = first[0]

@@ -21,7 +21,7 @@ from tuner.simulator.instructions import (
 )
 from tuner.simulator.layout import Layout
 from tuner.simulator.parser import Function, Instruction, Module, PtxError
-from tuner.simulator.scalar_types import PREDICATE, SCALARS, Lanes, Scalar
+from tuner.simulator.scalar_types import PREDICATE, SCALARS, Scalar
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Block:
-    """A basic block: `steps` are (slot, closure, keeps) with keeps = the old value of masked-off lanes is needed.
+    """A basic block: `steps` are (slot, closure, keeps) with keeps = the old value of masked-off lanes is
+    needed.
+    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end. `polls` is
+    set by lowering where it reads what other threads may change and, once labels are known, only kept at
+    branches that go back over such reads: the ends of loops that may wait for another thread.
 
-    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end. `polls` is set by lowering
-    where it reads what other threads may change and, once labels are known, only kept at branches that go back over such
-    reads: the ends of loops that may wait for another thread.
     """
 
     index: int
@@ -57,10 +58,11 @@ class Block:
 @dataclass(slots=True)
 class Program:
     """What a launch needs of an entry.
+    `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global
+    memory. `finer_order` says that threads of a block are ordered by more than block barriers,
+    `barrier_counts` are the thread counts that those name. `stored_parameters` are the byte offsets of
+    pointer parameters that may be stored through.
 
-    `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global memory.
-    `finer_order` says that threads of a block are ordered by more than block barriers, `barrier_counts` are the thread
-    counts that those name. `stored_parameters` are the byte offsets of pointer parameters that may be stored through.
     """
 
     function: Function
@@ -90,12 +92,19 @@ def _lower(module: Module, entry: Function) -> Program:
     granule = min(lowering.widths["shared"], default=4)
     stored = min(lowering.widths["global"], default=4)
     return Program(
-        function, layout, lowering.blocks, lowering.sites, min(granule, 4), min(stored, 4),
+        function,
+        layout,
+        lowering.blocks,
+        lowering.sites,
+        min(granule, 4),
+        min(stored, 4),
         any(site.finer_order for site in lowering.sites)
-        or (any(site.fences for site in lowering.sites) and any(site.shared_atomic for site in lowering.sites)),
+        or (
+            any(site.fences for site in lowering.sites) and any(site.shared_atomic for site in lowering.sites)
+        ),
         tuple(site.barrier_count for site in lowering.sites if site.barrier_count),
         _stored_parameters(lowering.sites),
-    )  # fmt: skip
+    )
 
 
 def _stored_parameters(sites: list[Site]) -> frozenset[int]:
@@ -160,7 +169,9 @@ class _Lowering:
         return block
 
     def find_accumulators(self) -> set[int]:
-        """Return the slots that a matrix instruction writes: they may hold a matrix that has to be spread first."""
+        """Return the slots that a matrix instruction writes: they may hold a matrix that has to be spread
+        first.
+        """
         found = set()
         for item in self.function.body:
             if item.opcode.startswith("mma.") and item.operands:
@@ -226,7 +237,8 @@ class _Lowering:
         site.expect(len(recipe.sources) + 1)
         if not recipe.wide:
             slots = [
-                site.source(operand, scalar) for operand, scalar in zip(operands[1:], recipe.sources, strict=True)
+                site.source(operand, scalar)
+                for operand, scalar in zip(operands[1:], recipe.sources, strict=True)
             ]
             return recipe.build(*slots), site.target(operands[0], recipe.result)
         return self.bind_wide(recipe, site)
@@ -321,7 +333,7 @@ def _resized(closure: Closure, narrowed: list[tuple[int, int, Any]], result: Sca
     view = result.view if result.kind != "f" else result.storage
     wide = np.dtype(f"{'i' if view.kind == 'i' else 'u'}{stored.itemsize}")
 
-    def run(r: Registers, s: Batch) -> Lanes:
+    def run(r: Registers, s: Batch) -> Any:
         for slot, hidden, dtype in narrowed:
             r[hidden] = r[slot].astype(dtype)
         value = closure(r, s)

@@ -1,8 +1,8 @@
 """Races on shared memory, for kernels that order their threads with whole-block barriers only: the fast path.
-
-A granule, the narrowest access of the kernel, has the key of its last write and of its last read:
-`epoch << 31 | thread << 20 | instruction`. A barrier begins a new epoch, and what carries an older epoch is ordered
+A granule, the narrowest access of the kernel, has the key of its last write and of its last read: `epoch <<
+31 | thread << 20 | instruction`. A barrier begins a new epoch, and what carries an older epoch is ordered
 before everything after it. Keys are held once for all blocks for as long as all blocks do the same.
+
 """
 
 from __future__ import annotations
@@ -57,11 +57,21 @@ class SharedRaces:
         self.renew()
 
     def select(
-        self, offsets: NDArray[np.int64], nbytes: int, mask: NDArray[np.bool_] | None, site: Site,
+        self,
+        offsets: NDArray[np.int64],
+        nbytes: int,
+        mask: NDArray[np.bool_] | None,
+        site: Site,
         threads: NDArray[np.int64] | None = None,
-    ) -> tuple[Keys, Keys, Any]:  # fmt: skip
-        """Return flat (cells, keys, epoch starts) of an access by lanes (R, T, ...) to `nbytes` at each offset."""
-        keys = self.base + site.number if threads is None else self.start + ((threads << SITE_BITS) + site.number)
+    ) -> tuple[Keys, Keys, Any]:
+        """Return flat (cells, keys, epoch starts) of an access by lanes (R, T, ...) to `nbytes` at each
+        offset.
+        """
+        keys = (
+            self.base + site.number
+            if threads is None
+            else self.start + ((threads << SITE_BITS) + site.number)
+        )
         cells = offsets >> self.shift
         count = nbytes >> self.shift
         rows = max(len(cells), len(keys), len(mask) if mask is not None else 1)
@@ -69,7 +79,9 @@ class SharedRaces:
         if rows > 1 and self.rows == 1:
             self.expand()
         if self.rows > 1:
-            cells = cells + (np.arange(self.rows, dtype=np.int64) * self.cells).reshape(-1, *(1,) * (cells.ndim - 1))
+            cells = cells + (np.arange(self.rows, dtype=np.int64) * self.cells).reshape(
+                -1, *(1,) * (cells.ndim - 1)
+            )
         if count > 1:
             cells = cells[..., None] + np.arange(count, dtype=np.int64)
             keys = keys[..., None]
@@ -91,8 +103,16 @@ class SharedRaces:
             self.atomics = np.repeat(self.atomics, self.blocks, axis=0)
         self.rows = self.blocks
 
-    def read(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-             threads: NDArray[np.int64] | None = None, order: str = "") -> None:  # fmt: skip
+    def read(
+        self,
+        batch: Batch,
+        offsets: NDArray[np.int64],
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        threads: NDArray[np.int64] | None = None,
+        order: str = "",
+    ) -> None:
         """Check and note a read of shared memory; strong ones (`order`) are left to `ClockRaces`."""
         assert not order
         cells, keys, start = self.select(offsets, nbytes, mask, site, threads)
@@ -114,10 +134,20 @@ class SharedRaces:
         bad = (changed >= start) & ((changed ^ keys) >> SITE_BITS != 0)
         if bad.any():
             message = f"{how}, and changed by another thread's atomic with no barrier between"
-            batch.shared_fault("race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0]))
+            batch.shared_fault(
+                "race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0])
+            )
 
-    def atomic(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-               order: str = "relaxed", turns: Any = None) -> None:  # fmt: skip
+    def atomic(
+        self,
+        batch: Batch,
+        offsets: NDArray[np.int64],
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        order: str = "relaxed",
+        turns: Any = None,
+    ) -> None:
         """Check and note an atomic: it races with plain accesses of other threads, not with other atomics."""
         cells, keys, start = self.select(offsets, nbytes, mask, site)
         if not cells.size:
@@ -134,9 +164,20 @@ class SharedRaces:
             self.report_write(batch, cells[bad], keys[bad], known[bad], site, "read")
         _note(self.atomics, cells, keys, start, self.first)
 
-    def write(self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site,
-              values: Any = None, in_flight: bool = False, order: str = "") -> None:  # fmt: skip
-        """Check and note a write; `values` (same shape as the lanes) tells equal stores of one instruction apart."""
+    def write(
+        self,
+        batch: Batch,
+        offsets: NDArray[np.int64],
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        values: Any = None,
+        in_flight: bool = False,
+        order: str = "",
+    ) -> None:
+        """Check and note a write; `values` (same shape as the lanes) tells equal stores of one instruction
+        apart.
+        """
         cells, keys, start = self.select(offsets, nbytes, mask, site)
         if not cells.size:
             return
@@ -164,12 +205,24 @@ class SharedRaces:
         cells, keys, _ = self.select(offsets, nbytes, mask, site)
         self.writes.reshape(-1)[cells] = keys
 
-    def same_instruction(self, batch: Batch, offsets: Any, nbytes: int, mask: Any, site: Site, values: Any,
-                         cells: Keys, keys: Keys, other: NDArray[np.bool_]) -> None:  # fmt: skip
+    def same_instruction(
+        self,
+        batch: Batch,
+        offsets: Any,
+        nbytes: int,
+        mask: Any,
+        site: Site,
+        values: Any,
+        cells: Keys,
+        keys: Keys,
+        other: NDArray[np.bool_],
+    ) -> None:
         """Several lanes of one instruction store to one granule: a race, unless they store the same bytes."""
         writes = self.writes.reshape(-1)
         if values is not None and self.equal_values(offsets, nbytes, mask, values):
-            batch.note(f"lanes of one instruction store equal values to one shared address (PTX line {site.line})")
+            batch.note(
+                f"lanes of one instruction store equal values to a shared address (PTX line {site.line})"
+            )
             return
         self.report_write(batch, cells[other], keys[other], writes.take(cells[other]), site, "written")
 
@@ -187,19 +240,35 @@ class SharedRaces:
     def report_read(self, batch: Batch, cells: Keys, keys: Keys, written: Keys, site: Site) -> None:
         unwritten = written >= UNWRITTEN
         if unwritten.any():
-            batch.shared_fault("uninitialised", "shared memory is read that nothing has written", site,
-                               *self.party(cells[unwritten], keys[unwritten]))  # fmt: skip
+            batch.shared_fault(
+                "uninitialised",
+                "shared memory is read that nothing has written",
+                site,
+                *self.party(cells[unwritten], keys[unwritten]),
+            )
         rest = ~unwritten
         flying = rest & (written >= IN_FLIGHT)
         if flying.any():
-            batch.shared_fault("race", "a cp.async to these bytes has not been waited for", site,
-                               *self.party(cells[flying], keys[flying]), other=int(written[flying][0]))  # fmt: skip
+            batch.shared_fault(
+                "race",
+                "a cp.async to these bytes has not been waited for",
+                site,
+                *self.party(cells[flying], keys[flying]),
+                other=int(written[flying][0]),
+            )
         rest &= ~flying
         if rest.any():
-            batch.shared_fault("race", "read, and written by another thread with no barrier between", site,
-                               *self.party(cells[rest], keys[rest]), other=int(written[rest][0]))  # fmt: skip
+            batch.shared_fault(
+                "race",
+                "read, and written by another thread with no barrier between",
+                site,
+                *self.party(cells[rest], keys[rest]),
+                other=int(written[rest][0]),
+            )
 
-    def report_write(self, batch: Batch, cells: Keys, keys: Keys, previous: Keys, site: Site, how: str) -> None:
+    def report_write(
+        self, batch: Batch, cells: Keys, keys: Keys, previous: Keys, site: Site, how: str
+    ) -> None:
         flying = previous >= IN_FLIGHT
         message = f"written, and {how} by another thread with no barrier between"
         if flying.any():

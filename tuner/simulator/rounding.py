@@ -1,8 +1,8 @@
 """Exact floating-point values in float64 and their rounding to PTX formats in every mode.
+An operation is carried out in float64 rounded to odd: 53 bits are more than two beyond f32, f16 and bf16,
+so a second rounding from there, in any mode, is as good as one rounding of the exact value (Boldo and
+Melquiond, "Emulation of FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008).
 
-An operation is carried out in float64 rounded to odd: 53 bits are more than two beyond f32, f16 and bf16, so a second
-rounding from there, in any mode, is as good as one rounding of the exact value (Boldo and Melquiond, "Emulation of
-FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008).
 """
 
 from __future__ import annotations
@@ -72,12 +72,16 @@ def flushed(value: NDArray[Any]) -> NDArray[Any]:
     return np.where(tiny, np.copysign(np.float32(0), value), value)
 
 
-def write(value: Reals, scalar: Scalar, mode: str = "rn", flush: bool = False, saturate: bool = False) -> Lanes:
+def write(
+    value: Reals, scalar: Scalar, mode: str = "rn", flush: bool = False, saturate: bool = False
+) -> Lanes:
     """Round float64 values (exact, or rounded to odd) to register bits."""
     if saturate:
         value = np.where(np.isnan(value), 0.0, value).clip(0.0, 1.0) + 0.0
     if scalar.name == "f64":
-        return np.where(np.isnan(value), np.uint64(NAN_BITS["f64"]), np.ascontiguousarray(value).view(np.uint64))
+        return np.where(
+            np.isnan(value), np.uint64(NAN_BITS["f64"]), np.ascontiguousarray(value).view(np.uint64)
+        )
     if scalar.name == "bf16":
         bits = _to_bf16(value, mode)
     else:
@@ -104,10 +108,12 @@ def _directed(rounded: NDArray[Any], value: Reals, mode: str, scalar: Scalar) ->
     return np.where(wrong & np.isfinite(value), np.nextafter(rounded, towards), rounded)
 
 
-def _to_bf16(value: Reals, mode: str) -> Lanes:
+def _to_bf16(value: Reals, mode: str) -> Any:
     """Cut f32, rounded to odd, at bit 16."""
     single = value.astype(np.float32)
-    single = np.where(np.abs(single.astype(np.float64)) > np.abs(value), np.nextafter(single, np.float32(0)), single)
+    single = np.where(
+        np.abs(single.astype(np.float64)) > np.abs(value), np.nextafter(single, np.float32(0)), single
+    )
     inexact = single.astype(np.float64) != value
     word = np.ascontiguousarray(single).view(np.uint32) | (inexact & np.isfinite(value)).astype(np.uint32)
     low, high = word & np.uint32(0xFFFF), word >> np.uint32(16)

@@ -1,16 +1,17 @@
-"""PTX scalar types and how registers hold them: always as unsigned integers of their width, predicates as bool.
-
+"""PTX scalar types and how registers hold them: always as unsigned integers of their width, predicates as
+bool.
 An instruction views the bits as the type it names, so untyped `.b32` registers need no conversion.
+
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Lanes: TypeAlias = NDArray[np.generic]
+Lanes: TypeAlias = NDArray[Any]
 """A register: shape (B, T), (1, T), (B, 1) or (1, 1) for B blocks of T threads."""
 
 
@@ -20,8 +21,8 @@ class Scalar(NamedTuple):
     name: str
     kind: str
     bits: int
-    storage: np.dtype[np.generic]
-    view: np.dtype[np.generic]
+    storage: np.dtype[Any]
+    view: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +37,9 @@ def _scalars() -> dict[str, Scalar]:
             view = np.dtype(f"i{bits // 8}") if kind == "s" else storage
             table[f"{kind}{bits}"] = Scalar(f"{kind}{bits}", kind, bits, storage, view)
     for bits in (16, 32, 64):
-        table[f"f{bits}"] = Scalar(f"f{bits}", "f", bits, np.dtype(f"u{bits // 8}"), np.dtype(f"f{bits // 8}"))
+        table[f"f{bits}"] = Scalar(
+            f"f{bits}", "f", bits, np.dtype(f"u{bits // 8}"), np.dtype(f"f{bits // 8}")
+        )
     table["bf16"] = Scalar("bf16", "f", 16, np.dtype("u2"), np.dtype("u2"))
     for packed in ("f16x2", "bf16x2", "u16x2", "s16x2", "e4m3x4", "e5m2x4"):
         table[packed] = Scalar(packed, "b", 32, np.dtype("u4"), np.dtype("u4"))
@@ -58,7 +61,7 @@ POISON = 0xBAD5EED5BAD5EED5
 """What a register or byte holds that the program never wrote; also what an unspecified result is."""
 
 
-def poison(dtype: np.dtype[np.generic]) -> Lanes:
+def poison(dtype: np.dtype[Any]) -> Lanes:
     """Return a (1, 1) array of the poison pattern; predicates are poisoned with True."""
     if dtype == np.dtype(bool):
         return np.ones((1, 1), bool)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import tuner.simulator.coverage  # noqa: F401 - enters every instruction in the table
 from tuner.simulator.clock_races import bytes_for_block
 from tuner.simulator.counters import Counters
-from tuner.simulator.machine import WARP, Batch, Context
 from tuner.simulator.global_races import GlobalRaces
+from tuner.simulator.machine import WARP, Batch, Context
 from tuner.simulator.memory import REGION_BITS, Buffer, GlobalMemory
 from tuner.simulator.parser import Function, Module, PtxError, parse
 from tuner.simulator.program import Program, program_of
@@ -76,21 +76,21 @@ def simulate(
     seed: int = 0,
 ) -> Report:
     """Run a plan and report its results and faults. Faults of the kernel never raise.
-
     Args:
         module: a parsed module (parsed and lowered once, whatever is run of it), or PTX text.
         steps: launches and memsets, in order.
         buffers: arrays by name, C-contiguous, of any type; never modified.
-        outputs: buffers whose contents are undefined before the plan (outputs and workspaces): they are filled with
-            poison, and a read before a write is a fault.
-        blocks: linear indices of the blocks to run of every launch, or such by step number; None for all.
+        outputs: buffers whose contents are undefined before the plan (outputs and workspaces): they are
+            filled with poison, and a read before a write is a fault.
+        blocks: linear indices of the blocks to run of every launch, or such by step number; None for
+            all.
         races: look for races on shared and global memory.
         counters: count traffic (sectors and wavefronts); instructions are always counted.
         step_budget: instructions a batch of blocks may run before it is called endless.
         seed: changes choices that the ISA leaves open.
-
     Raises:
         PtxError: the PTX is malformed or not simulated, or a launch does not fit its entry.
+
     """
     if isinstance(module, str):
         module = parse(module)
@@ -105,14 +105,19 @@ def simulate(
                 counted.append(Counters())
                 continue
             chosen = blocks.get(number) if isinstance(blocks, Mapping) else blocks
-            context = _context(programs[step.entry], number, step, memory, findings, races, counters, step_budget, seed)
+            context = _context(
+                programs[step.entry], number, step, memory, findings, races, counters, step_budget, seed
+            )
             _launch(context, chosen)
             counted.append(context.counters)
     return _report(memory, buffers, findings, counted)
 
 
 def _memory(
-    module: Module, programs: Mapping[str, Program], buffers: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+    module: Module,
+    programs: Mapping[str, Program],
+    buffers: Mapping[str, NDArray[Any]],
+    outputs: Sequence[str],
 ) -> GlobalMemory:
     missing = [name for name in outputs if name not in buffers]
     if missing:
@@ -143,20 +148,43 @@ def _memset(memory: GlobalMemory, step: Memset) -> None:
 
 
 def _context(
-    program: Program, number: int, step: Launch, memory: GlobalMemory, findings: Findings, races: bool, count: bool,
-    step_budget: int, seed: int,
-) -> Context:  # fmt: skip
+    program: Program,
+    number: int,
+    step: Launch,
+    memory: GlobalMemory,
+    findings: Findings,
+    races: bool,
+    count: bool,
+    step_budget: int,
+    seed: int,
+) -> Context:
     function = program.function
     threads = step.block[0] * step.block[1] * step.block[2]
     wanted = function.required_threads
     if wanted and tuple(step.block[: len(wanted)]) != wanted:
-        raise PtxError(f"entry {function.name} requires blocks of {wanted} threads (.reqntid), got {step.block}")
+        raise PtxError(
+            f"entry {function.name} requires blocks of {wanted} threads (.reqntid), got {step.block}"
+        )
     if function.maximum_threads and threads > int(np.prod(function.maximum_threads)):
-        raise PtxError(f"entry {function.name} takes at most {function.maximum_threads} threads (.maxntid), got {step.block}")
+        raise PtxError(
+            f"entry {function.name} takes at most {function.maximum_threads} threads (.maxntid), "
+            f"got {step.block}"
+        )
     return Context(
-        program, number, step.grid, step.block, step.shared_bytes, _parameters(program, step, memory), memory, findings,
-        Counters(), races, count, step_budget, seed,
-    )  # fmt: skip
+        program,
+        number,
+        step.grid,
+        step.block,
+        step.shared_bytes,
+        _parameters(program, step, memory),
+        memory,
+        findings,
+        Counters(),
+        races,
+        count,
+        step_budget,
+        seed,
+    )
 
 
 def _parameters(program: Program, step: Launch, memory: GlobalMemory) -> bytes:
@@ -165,7 +193,8 @@ def _parameters(program: Program, step: Launch, memory: GlobalMemory) -> bytes:
     if len(step.arguments) != len(function.parameters):
         names = ", ".join(f".{variable.type} {variable.name}" for variable in function.parameters)
         raise PtxError(
-            f"entry {function.name} takes {len(function.parameters)} arguments ({names}), got {len(step.arguments)}"
+            f"entry {function.name} takes {len(function.parameters)} arguments ({names}), "
+            f"got {len(step.arguments)}"
         )
     data = bytearray(program.layout.parameter_bytes)
     for variable, argument in zip(function.parameters, step.arguments, strict=True):
@@ -182,7 +211,9 @@ def _argument_bytes(function: Function, variable: Any, argument: Argument, memor
     if isinstance(argument, str):
         buffer = memory.buffers.get(argument)
         if buffer is None:
-            raise PtxError(f"{where} names {argument!r}, which is no buffer; buffers: {', '.join(memory.buffers)}")
+            raise PtxError(
+                f"{where} names {argument!r}, which is no buffer; buffers: {', '.join(memory.buffers)}"
+            )
         if scalar.bits != 64:
             raise PtxError(f"{where} is a .{scalar.name}; buffer {argument!r} needs a 64-bit parameter")
         return struct.pack("<Q", buffer.base)
@@ -229,7 +260,9 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
 
 
 def _run_together(context: Context, groups: list[NDArray[np.int64]]) -> None:
-    """Run batches one after the other; one that only polls lets the others run, so spin-waits between blocks end."""
+    """Run batches one after the other; one that only polls lets the others run, so spin-waits between blocks
+    end.
+    """
     waiting: list[Batch] = []
     for group in groups:
         batch = Batch(context, group)

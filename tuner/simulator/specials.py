@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ def special_value(name: str, batch: Batch) -> Lanes:
         return _one((context.block if base == "ntid" else context.grid)[number])
     lane = threads & np.uint32(31)
     one = np.uint32(1)
-    values = {
+    values: dict[str, Callable[[], Lanes]] = {
         "laneid": lambda: lane,
         "warpid": lambda: threads >> np.uint32(5),
         "nwarpid": lambda: _one(batch.warps),

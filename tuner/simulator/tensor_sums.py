@@ -1,9 +1,10 @@
 """How tensor cores add, where the ISA leaves it open (PTX ISA 9.7.14.5, "Matrix multiply-accumulate").
+Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their sum are not specified
+beyond "at least single precision". Measured hardware aligns the addends to the largest, truncates each, and
+truncates the sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS
+7:e330, 2021). So here: the exact sum loses up to 2**-24 of the addends' magnitudes towards zero, and is
+truncated to f32; a sum that f32 holds is exact.
 
-Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their sum are not specified beyond "at least
-single precision". Measured hardware aligns the addends to the largest, truncates each, and truncates the sum (Fasi,
-Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). So here: the exact sum
-loses up to 2**-24 of the addends' magnitudes towards zero, and is truncated to f32; a sum that f32 holds is exact.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def operand_values(data: NDArray[np.uint8], name: str) -> NDArray[Any]:
     return nibbles.astype(np.float32)
 
 
-def add_integers(total: NDArray[np.int32], a: NDArray[Any], b: NDArray[Any], clamp: bool, operation: str) -> None:
+def add_integers(
+    total: NDArray[np.int32], a: NDArray[Any], b: NDArray[Any], clamp: bool, operation: str
+) -> None:
     """total += a @ b, wrapping or clamped; `operation` is and / xor for single bits."""
     product = np.matmul(a, b)
     if operation == "xor":
@@ -48,7 +51,9 @@ def add_integers(total: NDArray[np.int32], a: NDArray[Any], b: NDArray[Any], cla
         total += product.astype(np.int32)
 
 
-def accumulate(start: NDArray[np.float32], a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
+def accumulate(
+    start: NDArray[np.float32], a: NDArray[np.float64], b: NDArray[np.float64]
+) -> NDArray[np.float32]:
     """Return start + a @ b as a tensor core might: truncated, with less than all bits of every addend."""
     before = start.astype(np.float64)
     exact = np.matmul(a, b) + before

@@ -1,7 +1,7 @@
 """Warp-wide instructions: shuffles, votes, matches, reductions, election (PTX ISA 9.7.9.6, 9.7.13).
+They exchange registers and order no memory. A lane that a member mask names has to be there; a value taken
+from a lane that is not is poison.
 
-They exchange registers and order no memory. A lane that a member mask names has to be there; a value taken from a lane
-that is not is poison.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.rounding import read, write
 from tuner.simulator.scalar_types import B32, POISON, PREDICATE, U32, Lanes, Scalar
 
@@ -37,7 +46,7 @@ def whole_mask(members: Lanes) -> bool:
 
 
 def participants(r: Registers, s: Batch, members: int, site: Site) -> Any:
-    """Check a member mask; return the lanes that take part and are there as (B, W, 32), None for all of them."""
+    """Check a member mask; return the lanes that take part and are there, (B, W, 32), None for all."""
     if s.mask is None and s.existing is None and whole_mask(r[members]):
         return None
     active = s.active_lanes().reshape(s.blocks, s.warps, WARP)
@@ -56,7 +65,9 @@ def participants(r: Registers, s: Batch, members: int, site: Site) -> Any:
 
 
 def groups(r: Registers, s: Batch, members: int, there: Any) -> Any:
-    """Return for each lane (B, W, 32, 32) which lanes it acts with, where lanes name different members; else None."""
+    """Return for each lane (B, W, 32, 32) which lanes it acts with, where lanes name different members; else
+    None.
+    """
     words = by_warp(r[members], s)
     if words.size == 1 or (words == words[:, :, :1]).all():
         return None
@@ -81,7 +92,12 @@ def shfl(opcode: Opcode) -> Recipe:
         known: dict[str, Any] = {}
 
         def run(r: Registers, s: Batch) -> None:
-            if known.get("of") is not None and known["of"][0] is r[b] and known["of"][1] is r[c] and known["s"] is s:
+            if (
+                known.get("of") is not None
+                and known["of"][0] is r[b]
+                and known["of"][1] is r[c]
+                and known["s"] is s
+            ):
                 source, fits = known["result"]
             else:
                 source, fits = _source_lane(mode, r[b], r[c], s)
@@ -122,9 +138,11 @@ def _source_lane(mode: str, b: Lanes, c: Lanes, s: Batch) -> tuple[NDArray[np.in
 def _exchange(value: Lanes, source: NDArray[np.int64], there: Any, s: Batch) -> Lanes:
     if value.shape[1] != s.threads:
         value = np.broadcast_to(value, (len(value), s.threads))
-    taken = value.take(source[0], axis=1) if len(source) == 1 else np.take_along_axis(
-        np.broadcast_to(value, (s.blocks, s.threads)), source, 1
-    )  # fmt: skip
+    taken = (
+        value.take(source[0], axis=1)
+        if len(source) == 1
+        else np.take_along_axis(np.broadcast_to(value, (s.blocks, s.threads)), source, 1)
+    )
     if there is None:
         return taken
     flat = there.reshape(s.blocks, s.threads)
@@ -158,7 +176,7 @@ def vote(opcode: Opcode) -> Recipe:
     return Effect(bind, "vote")
 
 
-def _vote(mode: str, truth: NDArray[np.bool_], there: Any) -> NDArray[Any]:
+def _vote(mode: str, truth: NDArray[np.bool_], there: Any) -> Any:
     yes = truth if there is None else truth & there
     no = ~truth if there is None else ~truth & there
     if mode == "ballot":
@@ -256,20 +274,32 @@ def redux(opcode: Opcode) -> Recipe:
     return Effect(bind, "vote")
 
 
-def _reduce(operation: str, value: Any, there: Any, scalar: Scalar, absolute: bool, keep_nan: bool) -> NDArray[Any]:
+def _reduce(
+    operation: str, value: Any, there: Any, scalar: Scalar, absolute: bool, keep_nan: bool
+) -> NDArray[Any]:
     if scalar.kind == "f":
         real = read(np.ascontiguousarray(value), scalar)
         real = np.abs(real) if absolute else real
-        function = {"min": np.minimum if keep_nan else np.fmin, "max": np.maximum if keep_nan else np.fmax}[operation]
+        function = {"min": np.minimum if keep_nan else np.fmin, "max": np.maximum if keep_nan else np.fmax}[
+            operation
+        ]
         neutral = np.inf if operation == "min" else -np.inf
-        return write(function.reduce(real if there is None else np.where(there, real, neutral), axis=-1, keepdims=True), scalar)
+        return write(
+            function.reduce(
+                real if there is None else np.where(there, real, neutral), axis=-1, keepdims=True
+            ),
+            scalar,
+        )
     view = np.ascontiguousarray(value).view(scalar.view)
     limits = np.iinfo(scalar.view)
     functions: dict[str, tuple[Any, int]] = {
-        "add": (np.add, 0), "min": (np.minimum, limits.max), "max": (np.maximum, limits.min),
-        "and": (np.bitwise_and, -1 if scalar.kind == "s" else limits.max), "or": (np.bitwise_or, 0),
+        "add": (np.add, 0),
+        "min": (np.minimum, limits.max),
+        "max": (np.maximum, limits.min),
+        "and": (np.bitwise_and, -1 if scalar.kind == "s" else limits.max),
+        "or": (np.bitwise_or, 0),
         "xor": (np.bitwise_xor, 0),
-    }  # fmt: skip
+    }
     function, neutral = functions[operation]
     if there is not None:
         view = np.where(there, view, np.array(neutral, scalar.view))
@@ -278,7 +308,9 @@ def _reduce(operation: str, value: Any, there: Any, scalar: Scalar, absolute: bo
 
 @instruction("elect")
 def elect(opcode: Opcode) -> Recipe:
-    """One lane of the members is chosen, the same for the same members; which is left open, so here it is the last."""
+    """One lane of the members is chosen, the same for the same members; which is left open, so here it is the
+    last.
+    """
     opcode.choice("sync")
 
     def bind(site: Site) -> Closure:

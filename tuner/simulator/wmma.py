@@ -1,7 +1,8 @@
 """wmma.load, wmma.store and wmma.mma (PTX ISA 9.7.14.4), with fragments in a layout that nobody can guess.
+The ISA leaves open which lane holds which element, so here a fixed shuffle decides, another for every
+shape, type and layout: a kernel that reads an element of a fragment by position, or mixes layouts, computes
+nonsense.
 
-The ISA leaves open which lane holds which element, so here a fixed shuffle decides, another for every shape, type and
-layout: a kernel that reads an element of a fragment by position, or mixes layouts, computes nonsense.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.accesses import load_global, load_shared, store_global, store_shared
-from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, UnknownModifierError, instruction
+from tuner.simulator.instructions import (
+    Closure,
+    Effect,
+    Opcode,
+    Recipe,
+    Registers,
+    Site,
+    UnknownModifierError,
+    instruction,
+)
 from tuner.simulator.loads_stores import lane_addresses, windows
 from tuner.simulator.memory import SHARED_WINDOW, Index
 from tuner.simulator.scalar_types import SCALARS, U32
@@ -25,16 +35,21 @@ if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
 SHAPES = {
-    "m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16), "m16n16k8": (16, 16, 8), "m8n8k4": (8, 8, 4),
-}  # fmt: skip
+    "m16n16k16": (16, 16, 16),
+    "m32n8k16": (32, 8, 16),
+    "m8n32k16": (8, 32, 16),
+    "m16n16k8": (16, 16, 8),
+    "m8n8k4": (8, 8, 4),
+}
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "f32": 4, "s32": 4, "f64": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """A fragment: its matrix, what a register holds, and where the shuffle puts elements.
+    `rows` and `columns` are (32, slots): the element that a slot of a lane holds; each register has
+    `packing` slots.
 
-    `rows` and `columns` are (32, slots): the element that a slot of a lane holds; each register has `packing` slots.
     """
 
     role: str
@@ -61,7 +76,9 @@ def fragment(shape: str, role: str, name: str, layout: str) -> Fragment:
     m, n, k = SHAPES[shape]
     height, width = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
     packing = max(4 // ELEMENT_BYTES[name], 1)
-    copies = 512 // (height * width) if name == "f16" and role in "ab" else 1  # f16 operands take 16 halves a lane
+    copies = (
+        512 // (height * width) if name == "f16" and role in "ab" else 1
+    )  # f16 operands take 16 halves a lane
     slots = height * width * copies // 32
     place = "c" if role in "cd" else role
     rng = np.random.default_rng(crc32(f"{shape} {place} {name} {layout if role in 'ab' else ''}".encode()))
@@ -86,7 +103,9 @@ def wmma(opcode: Opcode) -> Recipe:
         return _mma(opcode)
     role = opcode.choice("a", "b", "c", "d")
     held, layout, space = _decode(opcode, role)
-    return Effect(lambda site: _bind_access(site, held, layout, space, action == "load"), f"wmma.{action}", aligned=True)
+    return Effect(
+        lambda site: _bind_access(site, held, layout, space, action == "load"), f"wmma.{action}", aligned=True
+    )
 
 
 def _bind_access(site: Site, held: Fragment, layout: str, space: str, loads: bool) -> Closure:
@@ -114,7 +133,9 @@ def _bind_access(site: Site, held: Fragment, layout: str, space: str, loads: boo
             word: Any = 0
             for part in range(held.packing):
                 slot = number * held.packing + part
-                row, column = (np.tile(place[:, slot], s.warps)[None, :] for place in (held.rows, held.columns))
+                row, column = (
+                    np.tile(place[:, slot], s.warps)[None, :] for place in (held.rows, held.columns)
+                )
                 cell = row * leading + column if layout == "row" else column * leading + row
                 where = start + cell * held.nbytes
                 if loads:
@@ -135,7 +156,9 @@ def _uniform(address: Index, s: Batch, site: Site) -> Index:
     if address.shape[1] > 1 and (full != full[:, :, :1]).any():
         lanes = s.active_lanes() & np.repeat((full != full[:, :, :1]).any(2), 32, axis=1)
         if lanes.any():
-            s.fault("divergence", "the lanes of a warp give different addresses for one fragment", site, lanes)
+            s.fault(
+                "divergence", "the lanes of a warp give different addresses for one fragment", site, lanes
+            )
     return np.repeat(full[:, :, 0], 32, axis=1)
 
 
@@ -191,7 +214,8 @@ def _mma(opcode: Opcode) -> Recipe:
     def bind(site: Site) -> Closure:
         site.expect(4)
         targets = [
-            site.target(item, SCALARS[f"b{d.register_bits}"]) for item in site.items(site.operands[0], d.registers)
+            site.target(item, SCALARS[f"b{d.register_bits}"])
+            for item in site.items(site.operands[0], d.registers)
         ]
         slots = [
             [
@@ -202,7 +226,10 @@ def _mma(opcode: Opcode) -> Recipe:
         ]
 
         def run(r: Registers, s: Batch) -> None:
-            x, y, z = (gather(s, held, [r[slot] for slot in chosen]) for held, chosen in zip((a, b, c), slots, strict=True))
+            x, y, z = (
+                gather(s, held, [r[slot] for slot in chosen])
+                for held, chosen in zip((a, b, c), slots, strict=True)
+            )
             result = _product(x, y, z, a.type, c.type, d.type, clamp)
             for slot, word in zip(targets, scatter(s, d, result), strict=True):
                 s.write(r, slot, word)
@@ -240,7 +267,7 @@ def numbers(bits: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _product(
     a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], operand: str, start: str, result: str, clamp: bool
-) -> NDArray[Any]:
+) -> Any:
     shape = np.broadcast_shapes(a.shape[:2], b.shape[:2], c.shape[:2])
     c = np.broadcast_to(c, (*shape, *c.shape[2:]))
     if operand in ("s8", "u8"):
