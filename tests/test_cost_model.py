@@ -94,6 +94,18 @@ def test_integer_instructions_go_at_half_rate() -> None:
     assert one(busy).breakdown_us["issue"] == pytest.approx(60000 * 2 / 4 / CLOCK)
 
 
+def test_a_chain_of_dependent_mmas_waits_for_each() -> None:
+    chained = replace(TENSOR, chains=1.0)
+    assert cycles(one(chained)) == pytest.approx(1000 * model.MMA_LATENCY + model.L2_LATENCY)
+    in_phases = cycles(one(replace(PHASED, chains=1.0))) - cycles(one(PHASED))
+    assert in_phases == pytest.approx(1000 * model.MMA_LATENCY - 16000)
+
+
+def test_scattered_loads_take_the_pipe_of_shared_memory() -> None:
+    scattered = replace(PHASED, scattered_sectors=700.0)
+    assert cycles(one(scattered)) - cycles(one(PHASED)) == pytest.approx(700)
+
+
 def test_short_lookahead_exposes_the_latency_of_loads() -> None:
     light = replace(TENSOR, mma_s8=100.0, instructions=200.0, read_bytes=1000.0)
     far, near = one(replace(light, lookahead=5.0)), one(replace(light, lookahead=1.0))
@@ -153,12 +165,14 @@ works = st.builds(
     steps=st.floats(1, 200),
     mma_s8=counts,
     mma_f16=counts,
+    chains=st.floats(1, 64),
     instructions=counts,
     fill_instructions=counts,
     alu_instructions=counts,
     other_instructions=counts,
     shared_reads=counts,
     shared_writes=counts,
+    scattered_sectors=counts,
     read_bytes=counts,
     write_bytes=counts,
     atomic_bytes=counts,
@@ -166,7 +180,9 @@ works = st.builds(
     lookahead=st.floats(1, 6),
 )
 COUNTS = [
-    field.name for field in fields(Work) if field.name not in ("phased", "lookahead", "blocks", "threads")
+    field.name
+    for field in fields(Work)
+    if field.name not in ("phased", "lookahead", "blocks", "threads", "chains")
 ]
 
 

@@ -71,6 +71,7 @@ def test_counts_and_loop_agree_with_nvdisasm(arch: str, assembler: Assembler, tm
     assert code.loop.stall_cycles == sum(stall for _, stall, _ in body)
     assert code.loop.mma == sum(name.endswith("MMA") for name, _, _ in body) == 4
     assert code.loop.ldmatrix == 2
+    assert code.loop.chains == 3  # two s8 mma's on one accumulator, one f16, one f64
     assert code.loop.instructions_per_mma == len(body) / 4
 
     named = set(sass.MNEMONICS.values())

@@ -6,7 +6,7 @@ The busiest SM runs its blocks in rounds of as many as fit. All blocks of a roun
 start together and share every pipe fairly; so a round takes each resource for all of its blocks at once:
 
 * a pipelined kernel: steps x the busiest of tensor, issue, shared memory and L2, but no less than a step of a
-  lone block, nor than what the latency of its loads allows;
+  lone block, nor than what the latencies of its loads and of its chains of mma's allow;
 * a phased kernel (barriers between filling shared memory and computing on it): steps x (load latency + the
   busiest resource of filling + the busiest resource of computing + barriers);
 * then the epilogue, at the rate at which L2 takes stores.
@@ -95,7 +95,7 @@ PIPES = {
 PARTS = {
     "launch": "launches, one a step of the plan",
     **PIPES,
-    "latency": "waiting for loads and barriers that nothing hides",
+    "latency": "waiting for loads, barriers and mma's that nothing hides",
     "epilogue": "what is outside the main loop: set-up and stores of the result",
     "dram": "bytes that do not fit L2",
     "memset": "zeroing",
@@ -157,6 +157,7 @@ class _Launch:
         self._warps = np.ceil(np.asarray(work.threads, np.float64) / WARP)
         self.busiest = np.ceil(self.blocks / gpu.sms.value)
         self._mma_cycles = work.mma_s8 * gpu.mma_s8_cycles.value + work.mma_f16 * gpu.mma_f16_cycles.value
+        self._mma_count = np.asarray(work.mma_s8, np.float64) + work.mma_f16
         alu = ALU_CYCLES * np.asarray(work.alu_instructions, np.float64)
         phased = self.phased > 0
         self._slots = np.maximum(work.instructions, np.where(phased, 0.0, alu))
@@ -166,6 +167,8 @@ class _Launch:
         read = gpu.l2_bytes_per_clock_per_sm.value
         self._read_rate = np.minimum(read * spread, SM_READ_BYTES)
         self._write_rate = np.minimum(read * L2_WRITES_PER_READ * spread, SM_WRITE_BYTES)
+        # A load whose lanes share no sector takes the same pipe a cycle for each of them.
+        self._loads_and_stores = work.shared_writes + np.asarray(work.scattered_sectors, np.float64)
         pipes = {name: self._rounds(self._pipe(name)) for name in PIPES}
         main, epilogue = self._rounds(self._main), self._rounds(self._outside)
         pure = self._rounds(self._unhindered)
@@ -195,13 +198,13 @@ class _Launch:
         return {
             "tensor": lambda blocks: self._by_warps(self._mma_cycles, blocks),
             "issue": lambda blocks: self._by_warps(self._slots + self._fill_slots, blocks),
-            "shared": lambda blocks: blocks * (work.shared_reads + work.shared_writes),
+            "shared": lambda blocks: blocks * (work.shared_reads + self._loads_and_stores),
             "l2": lambda blocks: blocks * work.read_bytes / self._read_rate,
         }[name]
 
     def _filling(self, blocks: FloatArray) -> FloatArray:
         issue = self._by_warps(self._fill_slots, blocks)
-        return _largest(issue, blocks * self._work.shared_writes, self._pipe("l2")(blocks))
+        return _largest(issue, blocks * self._loads_and_stores, self._pipe("l2")(blocks))
 
     def _computing(self, blocks: FloatArray) -> FloatArray:
         issue = self._by_warps(self._slots, blocks)
@@ -218,9 +221,11 @@ class _Launch:
         lookahead = np.maximum(self._work.lookahead, 1)
         turn = L2_LATENCY + SHARED_LATENCY + MMA_LATENCY + 2 * BARRIER_LATENCY
         lone = self._unhindered(np.ones_like(blocks)) + steps * BARRIER_LATENCY
+        chained = self._mma_count / self._warps * MMA_LATENCY / np.maximum(self._work.chains, 1)
         waiting = steps * L2_LATENCY / lookahead
-        pipelined = _largest(self._unhindered(blocks), lone, waiting)
-        return np.where(self.phased > 0, self._unhindered(blocks) + steps * turn, pipelined)
+        pipelined = _largest(self._unhindered(blocks), lone, waiting, chained)
+        phased = self._filling(blocks) + np.maximum(self._computing(blocks), chained) + steps * turn
+        return np.where(self.phased > 0, phased, pipelined)
 
     def _outside(self, blocks: FloatArray) -> FloatArray:
         """Set-up and epilogue."""

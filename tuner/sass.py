@@ -2,8 +2,9 @@
 
 Encoding facts, each checked against nvdisasm 13.5 on sm_80, 86, 89, 90, 100 and 120 (`tests/test_cubin.py`
 repeats the check where nvdisasm is installed): the low 9 bits name the instruction, bits 12-15 the guard
-predicate (15 is ``@!PT``: never executed), bits 105-108 the stall count. A branch holds its distance from the
-next instruction: in bits 32-81 up to sm_89, in bits 34-81 and, of the lowest 10 bits, 16-23 from sm_90 on.
+predicate (15 is ``@!PT``: never executed), bits 16-23 an mma's accumulator, bits 105-108 the stall count. A
+branch holds its distance from the next instruction: in bits 32-81 up to sm_89, in bits 34-81 and, of the lowest
+10 bits, 16-23 from sm_90 on.
 """
 
 from collections.abc import Mapping
@@ -71,12 +72,14 @@ class Loop:
         mix: Instructions by mnemonic; those without a name here are ``other``.
         stall_cycles: Sum of the stall counts: the issue time of one warp alone, were nothing to wait for. On
             Ada it is not the tensor time: ptxas spaces mma's by 8 cycles where the hardware takes 16.
+        chains: Different accumulators of its mma's: as many of a warp's mma's can be under way at once.
     """
 
     start: int
     end: int
     mix: Mapping[str, int]
     stall_cycles: int
+    chains: int = 0
 
     @property
     def instructions(self) -> int:
@@ -134,7 +137,8 @@ def scan(text: bytes, arch_number: int) -> Code:
     never = (low >> np.uint64(12)) & np.uint64(0xF) == 0xF
     names = np.where(never, NEVER, names)
     stalls = ((high >> np.uint64(41)) & np.uint64(0xF)).astype(np.int64)
-    loop = _main_loop(names, stalls, *_backward_branches(low, high, opcode, arch_number))
+    targets = ((low >> np.uint64(16)) & np.uint64(0xFF)).astype(np.int64)
+    loop = _main_loop(names, stalls, targets, *_backward_branches(low, high, opcode, arch_number))
     return Code(len(words), _mix(names), loop)
 
 
@@ -157,7 +161,11 @@ def _backward_branches(
 
 
 def _main_loop(
-    names: NDArray[np.str_], stalls: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    names: NDArray[np.str_],
+    stalls: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
 ) -> Loop | None:
     if not len(starts):
         return None
@@ -183,6 +191,7 @@ def _main_loop(
         end=end * INSTRUCTION_BYTES,
         mix=_mix(names[start:end]),
         stall_cycles=int(stalls[start:end].sum()),
+        chains=len(np.unique(targets[start:end][np.isin(names[start:end], MMA)])),
     )
 
 

@@ -22,12 +22,14 @@ class Work:
         steps: Iterations of the main loop.
         mma_s8: mma's, in units of one m16n8k32 s8 mma of one warp.
         mma_f16: mma's, in units of one m16n8k16 f16 mma of one warp.
+        chains: mma's that a warp can have under way at once: its accumulators.
         instructions: Warp instructions of the main loop. Where `phased`, only the mma's and fragment loads.
         fill_instructions: Where `phased`, the other ones: they bring a tile to shared memory.
         alu_instructions: Integer and logic ones; where `phased` they are among `fill_instructions`.
         other_instructions: Warp instructions outside the main loop.
         shared_reads: Wavefronts of ld.shared and ldmatrix, bank conflicts included.
         shared_writes: Wavefronts of st.shared and of arriving cp.async, bank conflicts included.
+        scattered_sectors: Sectors of global loads beyond those that their bytes fill: lanes that share none.
         read_bytes: Global bytes that cross from L2.
         write_bytes: Global bytes stored, in whole sectors.
         atomic_bytes: Global bytes of atomics and reductions, in whole sectors.
@@ -43,12 +45,14 @@ class Work:
     steps: Number = 1.0
     mma_s8: Number = 0.0
     mma_f16: Number = 0.0
+    chains: Number = 16.0
     instructions: Number = 0.0
     fill_instructions: Number = 0.0
     alu_instructions: Number = 0.0
     other_instructions: Number = 0.0
     shared_reads: Number = 0.0
     shared_writes: Number = 0.0
+    scattered_sectors: Number = 0.0
     read_bytes: Number = 0.0
     write_bytes: Number = 0.0
     atomic_bytes: Number = 0.0

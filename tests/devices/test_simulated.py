@@ -153,6 +153,7 @@ def test_work_of_a_plan_is_what_the_schedule_implies(device: SimulatedDevice, as
     assert work.steps == k / 2 / 64
     assert work.lookahead == schedule.stages - 1
     assert work.phased == 0
+    assert work.chains == (128 / 2 / 16) * (128 / 4 / 8)  # accumulators of a 64 x 32 warp tile
     assert (work.threads, work.registers) == (256, candidate.binary.registers)
     # Tiles of A and of codes are copied for every step, those of the ring past the end not at all.
     assert work.read_bytes == (128 * k + 128 * k / 4) / 2

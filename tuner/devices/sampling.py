@@ -107,7 +107,8 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
     commits = counters.instructions["cp.async.commit"] * a_block / warps
     # Loads go through L1, which serves what other warps of the block have fetched; cp.async of 16 bytes does
     # not.
-    spread = counters.async_copies.sectors + min(counters.global_loads.ideal, counters.global_loads.sectors)
+    loads = counters.global_loads
+    read = counters.async_copies.sectors + min(loads.ideal, loads.sectors)
     return Work(
         blocks=float(np.prod(launch.grid)),
         threads=float(threads),
@@ -116,13 +117,15 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
         steps=steps,
         mma_s8=mma.units.get("mma_s8", 0.0) * a_block,
         mma_f16=mma.units.get("mma_f16", 0.0) * a_block,
+        chains=float(code.loop.chains) if code.loop and code.loop.chains else 1.0,
         instructions=computing if phased else issued,
         fill_instructions=issued - computing if phased else 0.0,
         alu_instructions=sum(count for name, count in inside.items() if name not in _NOT_INTEGER),
         other_instructions=float(warps * _outside(code)),
         shared_reads=(counters.shared_loads.wavefronts + counters.matrix_loads.wavefronts) * a_block,
         shared_writes=(counters.shared_stores.wavefronts + counters.async_writes.wavefronts) * a_block,
-        read_bytes=spread * SECTOR_BYTES * a_block,
+        scattered_sectors=max(loads.sectors - loads.ideal, 0) * a_block,
+        read_bytes=read * SECTOR_BYTES * a_block,
         write_bytes=counters.global_stores.sectors * SECTOR_BYTES * a_block,
         atomic_bytes=counters.atomics.sectors * SECTOR_BYTES * a_block,
         phased=float(phased),
