@@ -105,8 +105,23 @@ class Space:
         key = tuple(self._level(parameter, values) for parameter in self.parameters)
         found = self._numbers.get(key)
         if found is None:
-            raise SpaceError(self._why_not(values))
+            self.check(values)
+            raise AssertionError("a schedule that keeps every constraint is in the valid set")
         return found
+
+    def check(self, values: Mapping[str, ParameterValue]) -> None:
+        """Refuse a schedule that is not valid, without enumerating those that are.
+
+        Raises:
+            SpaceError: A value is no level, or a constraint is broken (the message names it).
+        """
+        for parameter in self.parameters:
+            self._level(parameter, values)
+        for constraint in self.constraints:
+            arguments = [values[name] for name in constraint.parameters]
+            if not constraint.holds(*arguments, self.target):
+                given = ", ".join(f"{name}={values[name]}" for name in constraint.parameters)
+                raise SpaceError(f"constraint {constraint.name}: {constraint.reason}, got {given}")
 
     @cached_property
     def hash(self) -> str:
@@ -129,14 +144,6 @@ class Space:
             raise SpaceError(
                 f"{parameter.name} must be one of {known}, got {values[parameter.name]}"
             ) from None
-
-    def _why_not(self, values: Mapping[str, ParameterValue]) -> str:
-        for constraint in self.constraints:
-            arguments = [values[name] for name in constraint.parameters]
-            if not constraint.holds(*arguments, self.target):
-                given = ", ".join(f"{name}={values[name]}" for name in constraint.parameters)
-                return f"constraint {constraint.name}: {constraint.reason}, got {given}"
-        raise AssertionError("a schedule that keeps every constraint is in the valid set")
 
     @cached_property
     def _due(self) -> tuple[tuple[tuple[Constraint, tuple[int, ...]], ...], ...]:

@@ -20,7 +20,7 @@ def schedule_from(kernel: Kernel[Any], space: Space, settings: Sequence[str]) ->
         SpaceError: No such parameter or level, or a constraint is broken; the message names it.
     """
     schedule = {**schedule_values(kernel.baseline), **parse_settings(space, settings)}
-    space.index(schedule)
+    space.check(schedule)
     return schedule
 
 
