@@ -69,7 +69,7 @@ def mma_chain_error(products: Float64) -> Float64:
     """Error of a chain of mma's that add k16 slices one after the other to one accumulator, from zero.
 
     A running bound: each mma is charged for what its accumulator really holds, so a sum with cancellation
-        gets a bound near its partial sums and not near the sum of all absolute values.
+    gets a bound near its partial sums and not near the sum of all absolute values.
 
     Args:
         products: The exact products, shape (..., mma's, `MMA_K`), in the order in which the chain takes
@@ -100,11 +100,13 @@ def fma_f32(a: NDArray[np.float32], b: NDArray[np.float32], c: NDArray[np.float3
         total = np.asarray(product + addend)
         part = total - product
         lost = (product - (total - part)) + (addend - part)
-        inexact = np.isfinite(total) & (lost != 0.0)
-        even = (total.view(np.uint64) & np.uint64(1)) == 0
-        towards = np.where(lost > 0.0, np.inf, -np.inf)
-        odd = np.where(inexact & even, np.nextafter(total, towards), total)
-        return odd.astype(np.float32)
+        bits = total.view(np.int64)
+        even = (bits & 1) == 0
+        # One step in magnitude towards the lost part makes an even significand odd.
+        step = np.where((lost > 0.0) == (total > 0.0), 1, -1)
+        bits = bits + step * (np.isfinite(total) & (lost != 0.0) & even)
+        rounded: NDArray[np.float32] = bits.view(np.float64).astype(np.float32)
+        return rounded
 
 
 def tree_depth(leaves: int) -> int:
