@@ -8,7 +8,7 @@ from cuda_standin import tagged
 
 from emitters import kernel_named
 from emitters.kernel import EmittedKernel, Kernel, Problem, schedule_values
-from emitters.target import Target
+from emitters.target import Target, arch_named
 from results.plan import KernelStep, LaunchPlan, Step
 from tuner.devices.device import Candidate
 from tuner.ptxas import Assembler
@@ -28,11 +28,10 @@ def assembled(kernel: str, emitted: EmittedKernel, schedule: dict[str, Any]) -> 
     return tagged(Candidate(kernel, schedule, emitted, _assembler().assemble(emitted.ptx, emitted.arch)))
 
 
-def emitted(kernel: Kernel[Any] = GEMM) -> Candidate:
-    """The kernel's baseline schedule."""
-    return assembled(
-        kernel.id, kernel.emit(kernel.baseline, Target.of(ARCH)), schedule_values(kernel.baseline)
-    )
+def emitted(kernel: Kernel[Any] = GEMM, schedule: Any = None, arch: str = ARCH) -> Candidate:
+    """A schedule of a kernel, the baseline unless given."""
+    schedule = kernel.baseline if schedule is None else schedule
+    return assembled(kernel.id, kernel.emit(schedule, Target.of(arch)), schedule_values(schedule))
 
 
 def with_plan(candidate: Candidate, *steps: Step) -> Candidate:
@@ -50,7 +49,7 @@ def with_step(candidate: Candidate, **changes: Any) -> Candidate:
     return with_plan(candidate, replace(main_step(candidate), **changes))
 
 
-_TEMPLATE = """.version 7.8
+_TEMPLATE = """.version {version}
 .target {arch}
 .address_size 64
 .visible .entry written(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u32 pm, .param .u32 pn,
@@ -76,9 +75,11 @@ _TEMPLATE = """.version 7.8
 """
 
 
-def written(body: str = "", shared: str = "", shared_bytes: int = 0, threads: int = 1) -> Candidate:
+def written(
+    body: str = "", shared: str = "", shared_bytes: int = 0, threads: int = 1, arch: str = ARCH
+) -> Candidate:
     """A hand-written "GEMM" of one block: %a, %b, %c are its buffers, %end is just behind C, %x is 0."""
-    ptx = _TEMPLATE.format(arch=ARCH, body=body, shared=shared)
+    ptx = _TEMPLATE.format(arch=arch, version=arch_named(arch).ptx_version, body=body, shared=shared)
     plan = LaunchPlan(
         (
             KernelStep(
@@ -87,7 +88,7 @@ def written(body: str = "", shared: str = "", shared_bytes: int = 0, threads: in
         )
     )
     schedule = schedule_values(GEMM.baseline)
-    return assembled(GEMM.id, EmittedKernel(GEMM.id, ARCH, schedule, ptx, plan), schedule)
+    return assembled(GEMM.id, EmittedKernel(GEMM.id, arch, schedule, ptx, plan), schedule)
 
 
 ILLEGAL = (

@@ -1,0 +1,22 @@
+"""Instruction by instruction: the simulator and the GPU leave the same words."""
+
+import pytest
+from gpu_jobs import RunSnippet
+from snippets import SNIPPETS, Snippet, data_of, differing, ptx_of, simulated
+
+from tuner.devices.cuda import CudaDevice
+from tuner.ptxas import Assembler
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def assembler() -> Assembler:
+    return Assembler()
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.name)
+def test_simulator_and_gpu_agree(gpu: CudaDevice, arch: str, assembler: Assembler, snippet: Snippet) -> None:
+    cubin = assembler.assemble(ptx_of(snippet, arch), arch).cubin
+    measured = gpu.run(RunSnippet(cubin, data_of(snippet).tobytes()))
+    assert differing(snippet, simulated(snippet, arch), measured) == []
