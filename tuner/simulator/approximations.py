@@ -215,7 +215,8 @@ def tanh(opcode: Opcode) -> Compute:
     def function(x: Lanes) -> Lanes:
         exact = np.tanh(read(x, one))
         if one.name == "f32":
-            return write(scaled(exact, x, 2.0**-11 - 2.0**-23), F32)
+            erred = scaled(exact, x, 2.0**-11 - 2.0**-23).clip(-1.0, 1.0)
+            return write(np.where(np.isinf(read(x, one)), exact, erred), F32)
         error = 2.0**-10.987 - 2.0**-12 if one.name == "f16" else 2.0**-8 - 2.0**-9
         return write(exact + np.where(exact == 0, 0.0, perturbation(x) * error), one)
 

@@ -90,8 +90,10 @@ def _odd_from_64(value: Any, nearest: Reals) -> Reals:
 
 
 def _integer_error(value: Any, nearest: Reals) -> Any:
-    top = np.float64(2.0**64 if value.dtype.kind == "u" else 2.0**63)
-    wrapped = np.where(nearest == top, 0.0, nearest).astype(value.dtype).view(np.uint64)
+    unsigned = value.dtype.kind == "u"
+    top = np.float64(2.0**64 if unsigned else 2.0**63)
+    # the limit itself does not fit; modulo 2**64 it is 0 or the most negative value
+    wrapped = np.where(nearest == top, 0.0 if unsigned else -top, nearest).astype(value.dtype).view(np.uint64)
     return (value.view(np.uint64) - wrapped).view(np.int64)
 
 
