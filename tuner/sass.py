@@ -1,10 +1,9 @@
 """Machine code of one function as counts: what NumPy reads from 128-bit instruction words, no disassembler.
 
-Encoding facts, each checked against nvdisasm 13.5 on sm_80, 86, 89, 90, 100 and 120 (`tests/test_cubin.py`
-repeats the check where nvdisasm is installed): the low 9 bits name the instruction, bits 12-15 the guard
-predicate (15 is ``@!PT``: never executed), bits 16-23 an mma's accumulator, bits 105-108 the stall count. A
-branch holds its distance from the next instruction: in bits 32-81 up to sm_89, in bits 34-81 and, of the lowest
-10 bits, 16-23 from sm_90 on.
+Encoding facts, each held to nvdisasm on sm_80, 86, 89, 90, 100 and 120 by `tests/test_cubin.py`: the low 9
+bits name the instruction, bits 12-15 the guard predicate (15 is ``@!PT``: never executed), bits 16-23 an
+mma's accumulator, bits 105-108 the stall count. A branch holds its distance from the next instruction: in
+bits 32-81 up to sm_89, in bits 34-81 and, of the lowest 10 bits, 16-23 from sm_90 on.
 """
 
 from collections.abc import Mapping
