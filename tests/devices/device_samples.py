@@ -1,5 +1,6 @@
 """Candidates for a stand-in GPU: emitted ones, emitted ones with planted faults, and hand-written PTX."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +11,10 @@ from emitters import kernel_named
 from emitters.kernel import EmittedKernel, Kernel, Problem, schedule_values
 from emitters.target import Target, arch_named
 from results.plan import KernelStep, LaunchPlan, Step
+from results.trial import Measurement, Verdict
+from tuner.devices.cuda import CudaDevice
 from tuner.devices.device import Candidate
+from tuner.devices.jobs import Finalists
 from tuner.ptxas import Assembler
 
 ARCH = "sm_90"
@@ -99,3 +103,18 @@ BEHIND = "st.global.u32 [%end], %x;"
 ON_INPUT = "ld.global.u8 %x, [%a + 5]; xor.b32 %x, %x, 1; st.global.u8 [%a + 5], %x;"
 ENDLESS = "again: add.u32 %x, %x, 1; bra again;"
 PROBLEMS: tuple[Problem, ...] = GEMM.edge_problems(GEMM.baseline)
+
+
+class TaggingDevice(CudaDevice):
+    """Gives candidates their PTX, which the stand-in needs and a GPU does not."""
+
+    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict:
+        return super().verify(tagged(candidate), problem, seed)
+
+    def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
+        return super().measure(tagged(candidate), problem, best_us)
+
+    def compare(
+        self, candidates: Sequence[Candidate], problem: Problem, seed: int, rounds: int = 40
+    ) -> Finalists:
+        return super().compare([tagged(candidate) for candidate in candidates], problem, seed, rounds)

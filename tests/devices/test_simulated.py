@@ -65,6 +65,7 @@ def test_prediction_says_that_it_is_one_and_lies_above_the_bound(gpu: str, assem
     assert {"launch", "tensor", "shared", "l2", "epilogue"} <= measured.breakdown_us.keys()
     assert max(measured.breakdown_us.values()) <= measured.time_us
     assert measured.details["limiter"] in ("tensor", "issue", "shared", "l2")
+    assert measured.details["loop_mma"] == 16
 
 
 def test_device_is_named_after_its_gpu_and_pure(device: SimulatedDevice) -> None:

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from cuda_standin import OpenStandIn, StandInGpu, tagged
+from cuda_standin import OpenStandIn, StandInGpu
+from device_samples import TaggingDevice
 
 from emitters import kernel_named
-from emitters.kernel import Problem, schedule_values
+from emitters.kernel import schedule_values
 from results.store import TrialStore
-from results.trial import Measurement, Outcome, Source, StudyKey, Trial, Verdict
+from results.trial import Outcome, Source, StudyKey, Trial
 from search_spaces import space_for
 from tuner.devices.cuda import CudaDevice
-from tuner.devices.device import Candidate
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
 from tuner.ptxas import Assembler
@@ -21,16 +21,6 @@ from tuner.task import Request, Task
 POLICY = TimingPolicy(
     rule=StoppingRule(most_repeats=20), group_us=40.0, warmup_ms=0.1, budget_s=2.0, warm_s=0.5, energy_s=0.0
 )
-
-
-class TaggingDevice(CudaDevice):
-    """Gives candidates their PTX, which the stand-in needs and a GPU does not."""
-
-    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict:
-        return super().verify(tagged(candidate), problem, seed)
-
-    def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
-        return super().measure(tagged(candidate), problem, best_us)
 
 
 class Silent:

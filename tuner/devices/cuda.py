@@ -211,6 +211,11 @@ class CudaDevices:
         return self._devices[0].policy
 
     @property
+    def opened(self) -> Opened:
+        """Facts of the first."""
+        return self._devices[0].opened
+
+    @property
     def devices(self) -> tuple[CudaDevice, ...]:
         return self._devices
 

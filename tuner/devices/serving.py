@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from tuner.devices.channel import Channel, ChannelClosedError
+from tuner.devices.device import DeviceError
 from tuner.devices.errors import CandidateFaultError, StickyFaultError
 
 Report = Callable[[str, float], None]
@@ -96,6 +97,9 @@ def _serve(channel: Channel) -> None:
         bench = opener(report)
     except ChannelClosedError:
         raise
+    except DeviceError as error:
+        channel.send(Unavailable(str(error)))
+        return
     except Exception as error:
         channel.send(Unavailable(_said(error)))
         return
