@@ -24,13 +24,12 @@ from tuner.simulator.instructions import (
     instruction,
 )
 from tuner.simulator.loads_stores import lane_addresses, take_hints
-from tuner.simulator.memory import Index
+from tuner.simulator.memory import ELEMENTS, Index
 from tuner.simulator.scalar_types import PREDICATE, U32
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
-_EARLY: dict[int, np.dtype[Any]] = {4: np.dtype("u4"), 8: np.dtype("u8"), 16: np.dtype("c16")}
 
 
 @dataclass(slots=True)
@@ -148,7 +147,7 @@ def issue(s: Batch, site: Site, target: Index, source: Index, nbytes: int, size:
 
 
 def _poison(nbytes: int) -> NDArray[Any]:
-    return np.full((1, nbytes), 0xA5, np.uint8).view(_EARLY[nbytes])
+    return np.full((1, nbytes), 0xA5, np.uint8).view(ELEMENTS[nbytes])
 
 
 def _source_bytes(s: Batch, site: Site, source: Index, nbytes: int, size: Any, lanes: Any) -> NDArray[Any]:
@@ -163,7 +162,7 @@ def _source_bytes(s: Batch, site: Site, source: Index, nbytes: int, size: Any, l
         if not whole.all():
             partial = bool(((size > 0) & ~whole).any())
             reading = whole if lanes is None else whole & lanes
-    dtype = _EARLY[nbytes]
+    dtype = ELEMENTS[nbytes]
     result: NDArray[Any] = np.zeros((1, 1), dtype)
     if reading is None or reading.any():
         for buffer, offsets, here in global_segments(s, source, nbytes, site, reading):
@@ -199,7 +198,7 @@ def _partial_bytes(
             filled[at, byte] = buffer.view(1)[offsets[at]]
             if s.count and byte == 0:
                 count_global(s, s.counters.async_copies, offsets, 1, at)
-    return filled.view(_EARLY[nbytes])[..., 0]
+    return filled.view(ELEMENTS[nbytes])[..., 0]
 
 
 def _bind_commit(site: Site) -> Closure:

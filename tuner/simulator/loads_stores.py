@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.simulator.accesses import load_global, load_shared, store_global, store_shared
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, instruction
 from tuner.simulator.local_memory import load_local, store_local
-from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Index
+from tuner.simulator.memory import ELEMENTS, LOCAL_WINDOW, SHARED_WINDOW, Index
 from tuner.simulator.parser import SINK, Address
 from tuner.simulator.scalar_types import Scalar
 
@@ -37,10 +37,6 @@ def take_hints(opcode: Opcode) -> bool:
             opcode.modifiers.remove(name)
             policy |= name == "L2::cache_hint"
     return policy
-
-
-def vector_dtype(width: int, count: int) -> np.dtype[Any]:
-    return np.dtype({1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}.get(width * count, f"V{width * count}"))
 
 
 def lane_addresses(r: Registers, slot: int, offset: int) -> Index:
@@ -174,7 +170,7 @@ def st(opcode: Opcode) -> Recipe:
         store = _storer(space, scalar.nbytes * count, site, order)
         if space in ("global", "generic"):
             site.stores_through.append(base)
-        storage, packed = scalar.storage, vector_dtype(scalar.nbytes, count)
+        storage, packed = scalar.storage, ELEMENTS[scalar.nbytes * count]
 
         def run(r: Registers, s: Batch) -> None:
             if count == 1:

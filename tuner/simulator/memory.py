@@ -20,14 +20,14 @@ REGION_BITS = 40
 REGION_BASE = 1 << 32
 """Offset of a buffer in its region: what lies below it is as much a guard zone as what lies above."""
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 2 << 60
-_LOADED: dict[int, np.dtype[Any]] = {
+ELEMENTS: dict[int, np.dtype[Any]] = {
     1: np.dtype("u1"),
     2: np.dtype("u2"),
     4: np.dtype("u4"),
     8: np.dtype("u8"),
     16: np.dtype("c16"),
 }
-_LOADED[32] = np.dtype([("low", "c16"), ("high", "c16")])
+ELEMENTS[32] = np.dtype([("low", "c16"), ("high", "c16")])
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -66,7 +66,7 @@ class Buffer:
         """Return the bytes as elements of 1, 2, 4, 8, 16 or 32 bytes."""
         found = self.views.get(width)
         if found is None:
-            found = self.views[width] = self.data.view(_LOADED[width])
+            found = self.views[width] = self.data.view(ELEMENTS[width])
         return found
 
     def writable(self, width: int) -> NDArray[Any]:
@@ -146,8 +146,8 @@ class SharedMemory:
     def flat_view(self, width: int) -> NDArray[Any]:
         found = self.flat.get(width)
         if found is None:
-            found = self.flat[width] = self.data.reshape(-1).view(_LOADED[width])
-            self.views[width] = self.data.view(_LOADED[width])
+            found = self.flat[width] = self.data.reshape(-1).view(ELEMENTS[width])
+            self.views[width] = self.data.view(ELEMENTS[width])
         return found
 
     def load(self, offsets: Index, width: int) -> NDArray[Any]:
