@@ -6,6 +6,7 @@ saves work and changes nothing. Every choice here was measured on recorded space
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.target import ranked
 
 _FIRST_FIT = 5
+_SUREST_FAILURE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,22 @@ class Settings:
 
     Attributes:
         start: Trials before the model is asked.
+        led: Of these, how many are those that hints say are best. Few, or a wrong hint is a trap.
         prior: Of the model's numbers.
         most_candidates: Candidates the model looks at, at most; all of them in spaces below that.
         most_cells: Observations times candidates, at most: bounds time and memory of an ask.
         most_observed: Trials the model learns from at a time: the best of them, and a sample of the others.
+        most_fitted: The same for fitting its numbers, which costs the cube of it.
         hubs: Best trials whose neighbours are always candidates, where not everything is.
     """
 
     start: int = 8
+    led: int = 2
     prior: Prior = field(default_factory=Prior)
     most_candidates: int = 20_000
     most_cells: int = 4_000_000
     most_observed: int = 512
+    most_fitted: int = 200
     hubs: int = 10
 
 
@@ -57,8 +63,7 @@ class AutoCore:
         self._settings = settings or Settings()
         self._levels = space.levels
         self._coordinates = Coordinates.of(space.parameters)
-        counts = tuple(len(parameter.values) for parameter in space.parameters)
-        self._neighbourhood = Neighbourhood(self._levels, counts)
+        self._counts = tuple(len(parameter.values) for parameter in space.parameters)
         self._features = stacked(hints, len(self._levels))
         self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
         self._model: _Model | None = None
@@ -67,8 +72,7 @@ class AutoCore:
         taken = np.concatenate([past.schedules, past.pending])
         timed = np.unique(past.times_us[~np.isnan(past.times_us)])
         if len(taken) < self._settings.start or len(timed) < 2:
-            expected = self._hints.mean(self._features) if len(self._hints.weights) else None
-            return most_different(self._levels, self._coordinates, taken, expected, rng)
+            return self._first(taken, rng)
         model = self._model_for(past)
         model.look(past, self._points)
         scores = model.scores(past.times_us)
@@ -79,6 +83,16 @@ class AutoCore:
         if scores[best] == -np.inf:
             return int(free_sample(len(self._levels), taken, 1, rng)[0])
         return int(model.candidates[best])
+
+    def _first(self, taken: Indices, rng: np.random.Generator) -> int:
+        """A schedule to begin with: what hints say is best, a few times, and then what is most different."""
+        if len(self._hints.weights) == 0:
+            return most_different(self._levels, self._coordinates, taken, None, rng)
+        expected = self._hints.mean(self._features)
+        if len(taken) >= self._settings.led:
+            return most_different(self._levels, self._coordinates, taken, expected, rng)
+        expected[taken] = np.inf
+        return int(np.argmin(expected))
 
     def _points(self, schedules: Indices) -> Points:
         coordinates = self._coordinates.at(self._levels[schedules])
@@ -97,13 +111,9 @@ class AutoCore:
         rng = np.random.default_rng(schedules)  # keyed by what the model is made from, whoever asks when
         targets = ranked(times_us)
         order = np.argsort(targets, kind="stable")
-        learned = np.arange(len(schedules))
-        if len(schedules) > settings.most_observed:
-            half = settings.most_observed // 2
-            others = rng.permutation(order[half:])[:half]
-            learned = np.sort(np.concatenate([order[:half], others]))
-        points = self._points(schedules[learned])
-        covariance = fit(points, targets[learned], self._hints, settings.prior)
+        learned = _best_and_others(order, settings.most_observed, rng)
+        fitted = _best_and_others(order, settings.most_fitted, rng)
+        covariance = fit(self._points(schedules[fitted]), targets[fitted], self._hints, settings.prior)
         room = min(settings.most_candidates, settings.most_cells // len(learned))
         candidates = self._candidates(schedules, schedules[order[: settings.hubs]], room, rng)
         return _Model(
@@ -113,6 +123,10 @@ class AutoCore:
             candidates,
             Beliefs(covariance, self._hints, self._points(candidates)),
         )
+
+    @cached_property
+    def _neighbourhood(self) -> Neighbourhood:
+        return Neighbourhood(self._levels, self._counts)
 
     def _candidates(self, schedules: Indices, hubs: Indices, room: int, rng: np.random.Generator) -> Indices:
         """Everything, or the neighbours of the best and a random sample of the rest."""
@@ -162,11 +176,30 @@ class _Model:
         self.seen = wanted.tolist()
 
     def scores(self, times_us: Floats) -> Floats:
-        """How promising each candidate is, shape (candidates,), given the times of all finished trials."""
+        """How promising each candidate is, shape (candidates,), given the times of all finished trials.
+
+        A failure counts twice: as the worst time, and as a failure, whose chance is carried to the candidates
+        by the covariance that the times taught.
+        """
         targets = ranked(times_us)
         observed = np.concatenate([self.learned, np.arange(len(self.schedules), len(times_us))])
         means, spreads = self.beliefs.means(targets[observed]), self.beliefs.spreads()
-        return expected_improvement(means, spreads, float(targets.min()))
+        gain = expected_improvement(means, spreads, float(targets.min()))
+        failed = np.isnan(times_us[observed]).astype(np.float64)
+        if not failed.any():
+            return gain
+        usual = failed.mean()
+        chance = usual + self.beliefs.smooth(failed - usual)
+        safe: Floats = gain * (1 - np.clip(chance, 0, _SUREST_FAILURE))
+        return safe
+
+
+def _best_and_others(order: NDArray[np.intp], most: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Positions of at most `most` trials, ascending: the best half of that, and a sample of the others."""
+    if len(order) <= most:
+        return np.arange(len(order))
+    best = most // 2
+    return np.sort(np.concatenate([order[:best], rng.permutation(order[best:])[: most - best]]))
 
 
 def refit_count(finished: int) -> int:

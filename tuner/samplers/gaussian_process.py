@@ -16,7 +16,6 @@ from tuner.samplers.coordinates import Floats, Singles, distance
 from tuner.samplers.covariance import VARIANCES, Covariance
 
 JITTER = 1e-6
-_ITERATIONS = 30
 _ROWS_AT_ONCE = 24
 
 
@@ -123,7 +122,12 @@ def fit(points: Points, targets: Floats, hints: Hints, prior: Prior) -> Covarian
     reach = 4 * prior.log_spread
     bounds = [(middle - reach, middle + reach) for middle in centre]
     found = minimize(
-        loss, centre, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
+        loss,
+        centre,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 30, "ftol": 1e-5, "gtol": 1e-2},
     )
     assert len(found.x) == columns + VARIANCES
     return Covariance.unpack(found.x)
