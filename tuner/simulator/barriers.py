@@ -85,9 +85,23 @@ class Barriers:
         numbers = np.broadcast_to(registers[operands.number], lanes.shape)
         for number in np.unique(numbers[lanes]).tolist():
             chosen = lanes & (numbers == number)
-            self.enter(block, operands, number, chosen)
+            for part in self.turns(operands, number, chosen):
+                self.enter(block, operands, number, part)
         if operands.action == "arrive":
             batch.add_pending(block.index + 1, mask)
+
+    def turns(self, operands: BarrierOperands, number: int, lanes: Mask) -> list[Mask]:
+        """Let warps arrive one after the other where a barrier would complete before all of them are counted."""
+        if not operands.count:
+            return [lanes]
+        expected = int(np.broadcast_to(self.batch.registers[operands.count], lanes.shape)[lanes].min())
+        arrived = lanes.sum(axis=1)
+        for arrival in self.arrivals.get(number, ()):
+            arrived = arrived + arrival.lanes.sum(axis=1)
+        if int(arrived.max()) <= expected:
+            return [lanes]
+        warp = np.arange(self.batch.threads) // WARP
+        return [lanes & (warp == w) for w in range(self.batch.warps) if (lanes & (warp == w)).any()]
 
     def enter(self, block: Block, operands: BarrierOperands, number: int, lanes: Mask) -> None:
         batch = self.batch
