@@ -14,7 +14,8 @@ from results.expression import evaluate
 from results.plan import KernelStep, LaunchPlan, MemsetStep
 from results.trial import Verdict
 from tuner.devices.device import Candidate
-from tuner.simulator import Launch, Memset, Module, Report, parse, simulate
+from tuner.devices.sampling import parsed
+from tuner.simulator import Launch, Memset, Module, Report, simulate
 
 WORKSPACE = "workspace"
 STEP_BUDGET = 1_000_000  # of a batch of blocks; the longest edge problem takes some tens of thousands
@@ -47,7 +48,7 @@ def prove_on(
         seed: Of the data.
         blocks: How many blocks to run of each, evenly spread from the first to the last; None for all.
     """
-    module = parse(candidate.emitted.ptx)
+    module = parsed(candidate.emitted.ptx)
     tried: list[str] = []
     for problem in problems:
         tried.append(str(problem))

@@ -35,6 +35,10 @@ _FLOAT = ("FADD", "FMUL", "FFMA", "MUFU", "SHFL")
 _NOT_INTEGER = frozenset((*MMA, *_MEMORY, *_CONTROL, *_FLOAT))
 
 
+# The gate and the sampling of one candidate run one after the other in one process and share the parsed text.
+parsed = lru_cache(maxsize=2)(parse)
+
+
 class UnknownMmaError(ValueError):
     """An mma that no rate is known for."""
 
@@ -62,7 +66,7 @@ def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands
         number: _middle(launch.grid) for number, launch in enumerate(launches) if isinstance(launch, Launch)
     }
     # Values are judged by the gate. Here outputs are plain buffers and races are not looked for.
-    report = simulate(parse(emitted.ptx), launches, buffers, outputs=(), blocks=sampled, races=False)
+    report = simulate(parsed(emitted.ptx), launches, buffers, outputs=(), blocks=sampled, races=False)
     if report.faults:
         raise CandidateFaultError(report.faults[0].kind, f"{report.faults[0]} on {problem}")
     steps: list[Work | Fill] = []

@@ -13,6 +13,7 @@ from emitters.kernel import Kernel, Problem
 from emitters.target import Target
 from results.trial import Measurement, Source, Verdict
 from tuner.cost_model import Prediction, bound_us, predict
+from tuner.cubin import Binary
 from tuner.devices.device import Candidate, DeviceError
 from tuner.devices.sampling import operands_for, plan_work
 
@@ -75,6 +76,7 @@ class SimulatedDevice:
                 "limiter": prediction.limiter,
                 "resident_blocks": float(prediction.resident),
                 "rounds": float(prediction.rounds),
+                **_loop_figures(candidate.binary),
             },
         )
 
@@ -85,3 +87,15 @@ class SimulatedDevice:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _loop_figures(binary: Binary) -> dict[str, float]:
+    """What a person asks first about the main loop of the main entry, as far as there is one with mma's."""
+    loop = binary.functions[0].code.loop
+    if loop is None or loop.instructions_per_mma is None:
+        return {}
+    return {
+        "loop_instructions": float(loop.instructions),
+        "loop_mma": float(loop.mma),
+        "loop_instructions_per_mma": loop.instructions_per_mma,
+    }
