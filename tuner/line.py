@@ -1,4 +1,4 @@
-"""The queue before the one device that verifies and times, served by a thread of this process."""
+"""The queue before the device that verifies and times, served by a thread of this process a lane."""
 
 import multiprocessing
 import queue
@@ -20,10 +20,12 @@ class Timed:
 
 
 class DeviceLine:
-    """Candidates in the order in which they were proven, one at a time.
+    """Candidates in the order in which they were proven, one at a time in each of the device's lanes.
+
+    A device has one lane unless its attribute ``lanes`` says more, as several GPUs behind one device do.
 
     Args:
-        device: Used by the line's thread only, until `close`.
+        device: Used by the line's threads only, until `close`.
         problem: The real one.
         seed: Of the data.
         before: Called with a trial's number right before the device is touched.
@@ -36,9 +38,13 @@ class DeviceLine:
         self._before = before
         self._waiting: queue.SimpleQueue[tuple[int, Candidate, float | None] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Timed] = queue.SimpleQueue()
+        self._closed = threading.Event()
         self.bell, self._ring = multiprocessing.Pipe(duplex=False)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        self._bell_guard = threading.Lock()
+        lanes = int(getattr(device, "lanes", 1))
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(lanes)]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, number: int, candidate: Candidate, best_us: float | None) -> None:
         """Queue a candidate."""
@@ -53,13 +59,18 @@ class DeviceLine:
         return done
 
     def close(self) -> None:
-        """Give up what is queued, end what runs with the device, and wait for the thread."""
-        self._waiting.put(None)
+        """Give up what is queued, end what runs by closing the device, and wait for the threads."""
+        self._closed.set()
+        for _ in self._threads:
+            self._waiting.put(None)
         self._device.close()
-        self._thread.join(timeout=10.0)
+        for thread in self._threads:
+            thread.join(timeout=10.0)
 
     def _serve(self) -> None:
         while (job := self._waiting.get()) is not None:
+            if self._closed.is_set():
+                return
             number, candidate, best_us = job
             result: Proven | Halted
             try:
@@ -70,4 +81,5 @@ class DeviceLine:
             except Exception as error:
                 result = Halted(f"{type(error).__name__}: {error}")
             self._done.put(Timed(number, result))
-            self._ring.send_bytes(b"!")
+            with self._bell_guard:
+                self._ring.send_bytes(b"!")

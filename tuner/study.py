@@ -363,5 +363,7 @@ class Tuning:
 
     def _give_up(self) -> None:
         """Take back the marks of candidates that were at the device when the run was stopped on purpose."""
+        if self._line is not None:
+            self._line.close()
         for number in self._flights:
             self._store.withdraw(self._name, number)
