@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from emitters import KERNELS
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
 from emitters.gpus import GPUS
 from emitters.kernel import Kernel, schedule_values
@@ -66,6 +67,16 @@ def test_prediction_says_that_it_is_one_and_lies_above_the_bound(gpu: str, assem
     assert max(measured.breakdown_us.values()) <= measured.time_us
     assert measured.details["limiter"] in ("tensor", "issue", "shared", "l2")
     assert measured.details["loop_mma"] == 16
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.id)
+def test_every_kernel_of_the_table_is_predicted(
+    kernel: Kernel[Any], device: SimulatedDevice, assembler: Assembler
+) -> None:
+    problem = kernel.edge_problems(kernel.baseline)[-1]
+    measured = device.measure(built(kernel, kernel.baseline, device, assembler), problem, None)
+    assert math.isfinite(measured.time_us)
+    assert measured.time_us > device.bound_us(kernel, problem) > 0
 
 
 def test_device_is_named_after_its_gpu_and_pure(device: SimulatedDevice) -> None:
