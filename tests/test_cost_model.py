@@ -131,6 +131,7 @@ def test_what_exceeds_l2_moves_at_the_speed_of_dram() -> None:
     inside, beyond = one(TENSOR, footprint_bytes=l2), one(TENSOR, footprint_bytes=2 * l2)
     assert inside.breakdown_us["dram"] == 0
     assert beyond.breakdown_us["dram"] == pytest.approx(2 * l2 / (1008e3 * model.DRAM_EFFICIENCY))
+    assert (inside.limiter, beyond.limiter) == ("tensor", "dram")
     assert float(beyond.time_us) == pytest.approx(model.LAUNCH_US + float(beyond.breakdown_us["dram"]))
 
 
@@ -147,7 +148,7 @@ def test_block_that_does_not_fit_never_ends() -> None:
 
 def test_explanation_names_what_limits() -> None:
     lines = one(TENSOR, Fill(1e6)).explain()
-    assert "limited by tensor, filling and computing overlap" in lines[0]
+    assert "limited by tensor; filling and computing overlap" in lines[0]
     assert lines[1] == "128 blocks, 1 at once on an SM, 1 rounds on the busiest one"
     assert [line.split()[0] for line in lines[2:]] == [
         "launch", "tensor", "issue", "shared", "l2", "latency", "epilogue", "memset",

@@ -67,14 +67,14 @@ class Prediction:
 
     @cached_property
     def limiter(self) -> str:
-        """The pipe that takes longest; for a prediction of one plan."""
-        return max(PIPES, key=lambda name: float(self.breakdown_us[name]))
+        """The pipe, or DRAM, that takes longest; for a prediction of one plan."""
+        return max((*PIPES, "dram"), key=lambda name: float(self.breakdown_us[name]))
 
     def explain(self) -> list[str]:
         """Lines for a person; for a prediction of one plan."""
         kind = "filling and computing take turns" if self.phased else "filling and computing overlap"
         lines = [
-            f"predicted {float(self.time_us):.1f} us; the main loop is limited by {self.limiter}, {kind}",
+            f"predicted {float(self.time_us):.1f} us, limited by {self.limiter}; {kind}",
             f"{int(self.blocks)} blocks, {int(self.resident)} at once on an SM, {int(self.rounds)} rounds "
             "on the busiest one",
         ]
