@@ -160,7 +160,8 @@ def test_sums_that_cancel_are_negative_zero_only_when_rounding_down() -> None:
     ):
         b = np.array([-1.0, -0.0, -0.0], np.float32)
         found = evaluate(f"add.{mode}.f32 %d, %a, %b;", "float32", {"a": a, "b": b})
-        assert np.signbit(found).tolist() == signs and (found == 0).all()
+        assert np.signbit(found).tolist() == signs
+        assert (found == 0).all()
 
 
 def test_ftz_flushes_operands_and_results_to_signed_zero() -> None:
@@ -168,9 +169,11 @@ def test_ftz_flushes_operands_and_results_to_signed_zero() -> None:
     a = np.array([tiny / 2, -tiny / 2, tiny, -tiny], np.float32)
     half = np.full(4, 0.5, np.float32)
     found = evaluate("mul.rn.ftz.f32 %d, %a, %b;", "float32", {"a": a, "b": half})
-    assert (found == 0).all() and np.signbit(found).tolist() == [False, True, False, True]
+    assert (found == 0).all()
+    assert np.signbit(found).tolist() == [False, True, False, True]
     kept = evaluate("mul.rn.f32 %d, %a, %b;", "float32", {"a": a, "b": half})
-    assert np.array_equal(kept, a * half) and (kept != 0).all()
+    assert np.array_equal(kept, a * half)
+    assert (kept != 0).all()
     assert evaluate("setp.eq.ftz.f32 %d, %a, 0f00000000;", "bool", {"a": a}).tolist() == [
         True,
         True,
@@ -183,7 +186,8 @@ def test_saturation_clamps_to_one_and_turns_nan_into_zero() -> None:
     a = np.array([-1.0, -0.0, 0.25, 1.5, np.inf, np.nan], np.float32)
     one = np.ones(6, np.float32)
     found = evaluate("mul.rn.sat.f32 %d, %a, %b;", "uint32", {"a": a, "b": one})
-    assert found.view(np.float32).tolist() == [0.0, 0.0, 0.25, 1.0, 1.0, 0.0] and found[1] == 0
+    assert found.view(np.float32).tolist() == [0.0, 0.0, 0.25, 1.0, 1.0, 0.0]
+    assert found[1] == 0
 
 
 @pytest.mark.parametrize("name", ["f16", "f32"])
@@ -291,9 +295,8 @@ def test_packed_conversion_puts_the_first_source_in_the_upper_half() -> None:
     a, b = np.array([1.0, -2.5], np.float32), np.array([0.5, 65504.0], np.float32)
     found = evaluate("cvt.rn.f16x2.f32 %d, %a, %b;", "uint32", {"a": a, "b": b})
     halves = found.view(np.float16).reshape(-1, 2)
-    assert np.array_equal(halves[:, 1].astype(np.float32), a) and np.array_equal(
-        halves[:, 0].astype(np.float32), b
-    )
+    assert np.array_equal(halves[:, 1].astype(np.float32), a)
+    assert np.array_equal(halves[:, 0].astype(np.float32), b)
 
 
 def test_tf32_keeps_ten_bits_and_leaves_the_rest_undefined() -> None:

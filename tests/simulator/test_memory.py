@@ -31,7 +31,8 @@ def test_vectors_load_and_store_in_order(width: int, bits: int) -> None:
     body += f"st.global{suffix}.b{bits} [%rd3], {turned}; ret;"
     a = np.random.default_rng(0).integers(0, 1 << bits, (64, width), dtype=f"uint{bits}")
     report = run(entry(body), {"a": a, "c": np.zeros_like(a)}, grid=2)
-    assert report.clean and np.array_equal(report.buffers["c"], a[:, ::-1])
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], a[:, ::-1])
 
 
 @pytest.mark.parametrize("name", ["s8", "u8", "s16", "u16"])
@@ -50,7 +51,8 @@ def test_inputs_are_never_changed_and_results_are_copies() -> None:
     a = np.arange(32, dtype=np.uint32)
     report = run(entry(START + "ld.global.u32 %r5, [%rd2]; add.u32 %r5, %r5, 1; st.global.u32 [%rd2], %r5; ret;"),
                  {"a": a, "c": np.zeros(32, np.uint32)}, outputs=())  # fmt: skip
-    assert np.array_equal(a, np.arange(32)) and np.array_equal(report.buffers["a"], a + 1)
+    assert np.array_equal(a, np.arange(32))
+    assert np.array_equal(report.buffers["a"], a + 1)
 
 
 @pytest.mark.parametrize(("size", "past"), [(31, 4), (30, 4)])
@@ -65,7 +67,9 @@ def test_read_past_a_buffer_names_buffer_offset_and_by_how_much(size: int, past:
         "global",
     )
     assert f"end {past} bytes past the end of 'a'" in fault.message
-    assert fault.thread == (size, 0, 0) and fault.count == 32 - size and "ld.global.u32" in fault.text
+    assert fault.thread == (size, 0, 0)
+    assert fault.count == 32 - size
+    assert "ld.global.u32" in fault.text
 
 
 def test_access_before_a_buffer_and_to_no_buffer() -> None:
@@ -73,17 +77,20 @@ def test_access_before_a_buffer_and_to_no_buffer() -> None:
         entry(START + "st.global.u32 [%rd3+-4], %r0; ret;"),
         {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)},
     )
-    assert kinds(report) == ["out_of_bounds"] and "begin 4 bytes before 'c'" in report.faults[0].message
+    assert kinds(report) == ["out_of_bounds"]
+    assert "begin 4 bytes before 'c'" in report.faults[0].message
     report = run(entry(START + "cvt.u32.u64 %r9, %rd3; cvt.u64.u32 %rd3, %r9; st.global.u32 [%rd3], %r0; ret;"),
                  {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})  # fmt: skip
-    assert kinds(report) == ["out_of_bounds"] and "belongs to no buffer" in report.faults[0].message
+    assert kinds(report) == ["out_of_bounds"]
+    assert "belongs to no buffer" in report.faults[0].message
 
 
 def test_after_a_stray_access_the_other_lanes_go_on() -> None:
     body = START + "ld.global.u32 %r5, [%rd2]; st.global.u32 [%rd3], %r5; ret;"
     a = np.arange(20, dtype=np.uint32)
     report = run(entry(body), {"a": a, "c": np.zeros(32, np.uint32)})
-    assert np.array_equal(report.buffers["c"][:20], a) and report.buffers["c"][20] not in range(20)
+    assert np.array_equal(report.buffers["c"][:20], a)
+    assert report.buffers["c"][20] not in range(20)
 
 
 @pytest.mark.parametrize(
@@ -97,30 +104,32 @@ def test_misaligned_access_of_every_width(type_: str, size: int) -> None:
         IDS + POINTERS + f"ld.global.{type_} {register}, [%rd0+{size // 2}]; st.global.u32 [%rd1], %r0; ret;"
     )
     report = run(entry(body), {"a": np.zeros(64, np.uint32), "c": np.zeros(1, np.uint32)}, block=1)
-    assert kinds(report) == ["misaligned"] and f"no multiple of {size}" in report.faults[0].message
+    assert kinds(report) == ["misaligned"]
+    assert f"no multiple of {size}" in report.faults[0].message
 
 
 def test_outputs_are_poison_until_written_and_reading_them_is_found() -> None:
     body = START + "ld.global.u32 %r5, [%rd3]; st.global.u32 [%rd3], %r5; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
-    assert (
-        kinds(report) == ["uninitialised"] and report.faults[0].buffer == "c" and report.buffers["c"][0] != 0
-    )
+    assert kinds(report) == ["uninitialised"]
+    assert report.faults[0].buffer == "c"
+    assert report.buffers["c"][0] != 0
 
 
 def test_elements_never_written_are_counted() -> None:
     body = START + "setp.eq.u32 %p1, %r3, 5; @%p1 bra END; st.global.u32 [%rd3], %r0;\nEND: ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(35, np.uint32)})
-    assert (
-        report.clean and report.unwritten["c"].count == 4 and report.unwritten["c"].first == (5, 32, 33, 34)
-    )
+    assert report.clean
+    assert report.unwritten["c"].count == 4
+    assert report.unwritten["c"].first == (5, 32, 33, 34)
 
 
 def test_memset_makes_bytes_defined() -> None:
     text = entry(START + "ld.global.u32 %r5, [%rd3]; add.u32 %r5, %r5, %r0; st.global.u32 [%rd3], %r5; ret;")
     buffers = {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)}
     report = simulate(text, [Memset("c", 1), Launch("k", (1, 1, 1), (32, 1, 1), 0, ("a", "c"))], buffers)
-    assert report.clean and np.array_equal(report.buffers["c"], 0x01010101 + np.arange(32))
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], 0x01010101 + np.arange(32))
 
 
 SHARED = ".shared .align 16 .b8 tile[256];\n"
@@ -130,14 +139,16 @@ SLOT = "mov.u32 %r5, tile; mad.lo.u32 %r6, %r0, 4, %r5; "
 def test_shared_memory_needs_its_base_address() -> None:
     body = START + SHARED + "shl.b32 %r6, %r0, 2; st.shared.u32 [%r6], %r0; st.global.u32 [%rd3], %r0; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
-    assert kinds(report) == ["out_of_bounds"] and report.faults[0].space == "shared"
+    assert kinds(report) == ["out_of_bounds"]
+    assert report.faults[0].space == "shared"
 
 
 def test_shared_memory_ends_where_static_and_dynamic_parts_end() -> None:
     body = START + SHARED + SLOT + "st.shared.u32 [%r6+252], %r0; st.global.u32 [%rd3], %r0; ret;"
     buffers = {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)}
     report = run(entry(body), buffers)
-    assert kinds(report) == ["out_of_bounds"] and report.faults[0].thread == (1, 0, 0)
+    assert kinds(report) == ["out_of_bounds"]
+    assert report.faults[0].thread == (1, 0, 0)
     assert run(entry(body), buffers, shared_bytes=124).clean
 
 
@@ -155,7 +166,8 @@ def test_dynamic_shared_memory_comes_after_static() -> None:
 def test_uninitialised_shared_memory_is_found() -> None:
     body = START + SHARED + SLOT + "ld.shared.u32 %r7, [%r6]; st.global.u32 [%rd3], %r7; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
-    assert kinds(report) == ["uninitialised"] and report.faults[0].space == "shared"
+    assert kinds(report) == ["uninitialised"]
+    assert report.faults[0].space == "shared"
 
 
 @pytest.mark.parametrize("type_", ["u32", "v2.u32", "v4.u32"])
@@ -169,7 +181,8 @@ def test_misaligned_shared_access(type_: str) -> None:
 def test_registers_never_written_are_found_with_their_name() -> None:
     body = START + "add.u32 %r7, %r50, 1; st.global.u32 [%rd3], %r7; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
-    assert kinds(report) == ["uninitialised"] and "%r50" in report.faults[0].message
+    assert kinds(report) == ["uninitialised"]
+    assert "%r50" in report.faults[0].message
 
 
 def test_registers_written_on_one_path_only_raise_no_alarm() -> None:
@@ -181,7 +194,8 @@ def test_registers_written_on_one_path_only_raise_no_alarm() -> None:
         entry(body + "st.global.u32 [%rd3], %r7; ret;"),
         {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)},
     )
-    assert report.clean and report.buffers["c"].tolist() == [8] * 16 + [0] * 16
+    assert report.clean
+    assert report.buffers["c"].tolist() == [8] * 16 + [0] * 16
 
 
 def test_generic_addresses_reach_shared_local_and_global() -> None:
@@ -191,7 +205,8 @@ def test_generic_addresses_reach_shared_local_and_global() -> None:
     body += "cvta.global.u64 %rd7, %rd3; isspacep.global %p2, %rd7; isspacep.shared %p3, %rd5; and.pred %p2, %p2, %p3;"
     body += "selp.u32 %r9, 100, 0, %p2; add.u32 %r8, %r8, %r9; st.u32 [%rd7], %r8; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
-    assert report.clean and np.array_equal(report.buffers["c"], np.arange(32) + 100)
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], np.arange(32) + 100)
 
 
 def test_local_memory_has_bounds_and_undefined_bytes() -> None:
@@ -251,7 +266,8 @@ def test_order_of_atomics_depends_on_the_seed() -> None:
     orders = [
         simulate(entry(body), steps, buffers, seed=seed).buffers["c"][:32].tolist() for seed in (0, 0, 1)
     ]
-    assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == list(range(32))
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == list(range(32))
 
 
 @pytest.mark.parametrize(("type_", "dtype"), [("f32", np.float32), ("f64", np.float64)])
@@ -263,7 +279,8 @@ def test_float_atomics_add(type_: str, dtype: type) -> None:
     a = np.arange(32).astype(dtype)
     steps = [Memset("c", 0), Launch("k", (1, 1, 1), (32, 1, 1), 0, ("a", "c"))]
     report = simulate(entry(body), steps, {"a": a, "c": np.zeros(1, dtype)})
-    assert report.clean and report.buffers["c"][0] == 496
+    assert report.clean
+    assert report.buffers["c"][0] == 496
 
 
 def test_counters_count_sectors_and_bank_conflicts() -> None:
@@ -278,12 +295,11 @@ def test_counters_count_sectors_and_bank_conflicts() -> None:
     assert (counted.shared_stores.wavefronts, counted.shared_stores.ideal) == (2 * 32, 2)
     assert (counted.shared_loads.wavefronts, counted.shared_loads.ideal) == (2, 2)
     assert (counted.global_loads.sectors, counted.global_loads.nbytes) == (2 * (4 + 32), 2 * 256)
-    assert counted.global_stores.sectors == 8 and counted.global_stores.nbytes == 256
-    assert (
-        counted.instructions["ld.global"] == 4
-        and counted.instructions["barrier"] == 2
-        and counted.blocks == 2
-    )
+    assert counted.global_stores.sectors == 8
+    assert counted.global_stores.nbytes == 256
+    assert counted.instructions["ld.global"] == 4
+    assert counted.instructions["barrier"] == 2
+    assert counted.blocks == 2
 
 
 @pytest.mark.parametrize(("stride", "expected"), [(16, 4), (32, 8), (80, 4), (64, 16), (128, 32), (144, 4)])

@@ -33,15 +33,19 @@ def kinds(report: Report) -> list[str]:
 
 def test_a_barrier_orders_a_write_before_a_read() -> None:
     report = go(TILE + "st.shared.u32 [%r5], %r0; bar.sync 0; ld.shared.u32 %r9, [%r6];" + OUT)
-    assert report.clean and np.array_equal(report.buffers["c"], np.tile(np.arange(64) ^ 1, 2))
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], np.tile(np.arange(64) ^ 1, 2))
 
 
 def test_a_missing_barrier_names_both_lines_and_threads() -> None:
     report = go(TILE + "st.shared.u32 [%r5], %r0;\n ld.shared.u32 %r9, [%r6];" + OUT)
     (fault,) = report.faults
-    assert fault.kind == "race" and "ld.shared" in fault.text and "st.shared" in fault.other_text
+    assert fault.kind == "race"
+    assert "ld.shared" in fault.text
+    assert "st.shared" in fault.other_text
     assert fault.other_line == fault.line - 1
-    assert (fault.thread, fault.other_thread) == ((0, 0, 0), (1, 0, 0)) and fault.space == "shared"
+    assert (fault.thread, fault.other_thread) == ((0, 0, 0), (1, 0, 0))
+    assert fault.space == "shared"
 
 
 def test_lanes_of_one_warp_are_not_ordered_by_running_together() -> None:
@@ -55,7 +59,8 @@ def test_a_write_after_another_threads_read_needs_a_barrier() -> None:
         + OUT
     )
     report = go(body.replace("{}", ""))
-    assert kinds(report) == ["race"] and "ld.shared" in report.faults[0].other_text
+    assert kinds(report) == ["race"]
+    assert "ld.shared" in report.faults[0].other_text
     assert go(body.replace("{}", "bar.sync 0;")).clean
 
 
@@ -65,7 +70,8 @@ def test_a_write_after_many_readers_needs_a_barrier_even_for_one_of_them() -> No
         + "setp.eq.u32 %p1, %r0, 63; @%p1 st.shared.u32 [%r4], %r0; bar.sync 0; ld.shared.u32 %r9, [%r4];"
     )
     report = go(body + "@%p1 st.shared.u32 [%r4], 1;" + OUT)
-    assert kinds(report) == ["race"] and report.faults[0].other_thread is None
+    assert kinds(report) == ["race"]
+    assert report.faults[0].other_thread is None
 
 
 def test_two_threads_writing_one_address() -> None:
@@ -75,9 +81,11 @@ def test_two_threads_writing_one_address() -> None:
 
 def test_equal_stores_of_one_instruction_are_a_note() -> None:
     report = go(TILE + "st.shared.u32 [%r4], 7; bar.sync 0; ld.shared.u32 %r9, [%r4];" + OUT)
-    assert report.clean and "equal values" in report.notes[0]
+    assert report.clean
+    assert "equal values" in report.notes[0]
     report = go(START + "st.global.u32 [%rd1], 7; ret;", grid=1)
-    assert report.clean and "equal values" in report.notes[0]
+    assert report.clean
+    assert "equal values" in report.notes[0]
 
 
 def test_blocks_that_differ_keep_their_own_shadow() -> None:
@@ -87,7 +95,8 @@ def test_blocks_that_differ_keep_their_own_shadow() -> None:
         + OUT
     )
     report = go(body)
-    assert kinds(report) == ["race"] and report.faults[0].block == (1, 0, 0)
+    assert kinds(report) == ["race"]
+    assert report.faults[0].block == (1, 0, 0)
 
 
 def test_narrow_stores_side_by_side_do_not_race() -> None:
@@ -131,7 +140,8 @@ COPY = TILE + "cp.async.ca.shared.global [%r5], [%rd2], 4; cp.async.commit_group
 
 def test_a_copy_that_is_waited_for_and_published_arrives() -> None:
     report = go(COPY + "cp.async.wait_group 0; bar.sync 0; ld.shared.u32 %r9, [%r6];" + OUT)
-    assert report.clean and np.array_equal(report.buffers["c"], np.arange(128) ^ 1)
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], np.arange(128) ^ 1)
 
 
 @pytest.mark.parametrize(
@@ -146,12 +156,14 @@ def test_a_copy_that_is_waited_for_and_published_arrives() -> None:
 )
 def test_a_copy_not_waited_for_or_not_published_is_a_race(sync: str, target: str) -> None:
     report = go(COPY + sync + f"ld.shared.u32 %r9, [{target}];" + OUT)
-    assert kinds(report) == ["race"] and "cp.async" in report.faults[0].other_text
+    assert kinds(report) == ["race"]
+    assert "cp.async" in report.faults[0].other_text
 
 
 def test_without_race_detection_a_copy_not_waited_for_reads_poison() -> None:
     report = go(COPY + "bar.sync 0; ld.shared.u32 %r9, [%r6];" + OUT, races=False)
-    assert report.clean and set(report.buffers["c"].tolist()) == {0xA5A5A5A5}
+    assert report.clean
+    assert set(report.buffers["c"].tolist()) == {0xA5A5A5A5}
 
 
 def test_an_uncommitted_copy_is_not_waited_for_by_groups_but_by_wait_all() -> None:
@@ -167,7 +179,8 @@ def test_only_the_issuing_threads_wait_counts() -> None:
         + OUT
     )
     report = go(body)
-    assert kinds(report) == ["race"] and report.faults[0].count == 64  # the first warp of each of two blocks
+    assert kinds(report) == ["race"]
+    assert report.faults[0].count == 64
 
 
 def test_a_copy_over_bytes_that_another_thread_may_still_read_is_a_race() -> None:
@@ -206,7 +219,8 @@ def test_copies_fill_with_zeros_and_do_not_read_beyond_their_size(operand: str) 
 def test_a_copy_past_its_source_is_out_of_bounds() -> None:
     report = run(entry(COPY + "cp.async.wait_all; ld.shared.u32 %r9, [%r5];" + OUT),
                  {"a": np.zeros(30, np.uint32), "c": np.zeros(32, np.uint32)})  # fmt: skip
-    assert kinds(report) == ["out_of_bounds"] and report.faults[0].buffer == "a"
+    assert kinds(report) == ["out_of_bounds"]
+    assert report.faults[0].buffer == "a"
 
 
 # -- barriers and divergence ---------------------------------------------------------------------------------------
@@ -228,7 +242,8 @@ def test_a_barrier_that_some_threads_never_reach_is_divergence() -> None:
         + OUT
     )
     report = go(body)
-    assert kinds(report) == ["divergence"] and "never come" in report.faults[0].message
+    assert kinds(report) == ["divergence"]
+    assert "never come" in report.faults[0].message
 
 
 def test_threads_that_have_exited_are_not_waited_for() -> None:
@@ -237,7 +252,8 @@ def test_threads_that_have_exited_are_not_waited_for() -> None:
         + "setp.ge.u32 %p1, %r0, 32; @%p1 exit; st.shared.u32 [%r5], %r0; bar.sync 0; ld.shared.u32 %r9, [%r6];"
     )
     report = go(body + OUT)
-    assert report.clean and report.unwritten["c"].count == 64
+    assert report.clean
+    assert report.unwritten["c"].count == 64
 
 
 def test_an_aligned_instruction_in_a_partial_warp_is_divergence() -> None:
@@ -268,7 +284,8 @@ def test_polling_for_what_never_comes_is_endless_at_once() -> None:
     body = START + "L: ld.volatile.global.u32 %r9, [%rd1]; setp.eq.u32 %p1, %r9, 0; @%p1 bra L; ret;"
     steps = [Memset("c", 0), Launch("k", (2, 1, 1), (32, 1, 1), 0, ("a", "c"))]
     report = simulate(entry(body), steps, {"a": np.zeros(1, np.uint32), "c": np.zeros(1, np.uint32)})
-    assert kinds(report) == ["endless"] and "poll" in report.faults[0].message
+    assert kinds(report) == ["endless"]
+    assert "poll" in report.faults[0].message
 
 
 def test_loops_with_different_trip_counts_come_together_again() -> None:
@@ -277,7 +294,8 @@ def test_loops_with_different_trip_counts_come_together_again() -> None:
         + "and.b32 %r7, %r0, 7; mov.u32 %r9, 0;\nL: add.u32 %r9, %r9, 3; setp.eq.u32 %p1, %r7, 0; add.u32 %r7, %r7, -1;"
     )
     report = go(body + "@!%p1 bra L; shfl.sync.idx.b32 %r9, %r9, 7, 31, -1;" + OUT)
-    assert report.clean and set(report.buffers["c"].tolist()) == {24}
+    assert report.clean
+    assert set(report.buffers["c"].tolist()) == {24}
 
 
 PAIR = "xor.b32 %r20, %r0, 32; mad.lo.u32 %r21, %r20, 4, %r4; setp.lt.u32 %p1, %r0, 32;\n"
@@ -324,7 +342,8 @@ def test_barrier_reductions_count_all_threads_of_the_block() -> None:
         + "selp.u32 %r10, 100, 0, %p2; selp.u32 %r11, 1000, 0, %p3; add.u32 %r9, %r9, %r10; add.u32 %r9, %r9, %r11;"
         + OUT
     )
-    assert report.clean and set(report.buffers["c"].tolist()) == {1021}
+    assert report.clean
+    assert set(report.buffers["c"].tolist()) == {1021}
 
 
 MBARRIER = (
@@ -343,7 +362,8 @@ END: """
 def test_an_mbarrier_orders_its_arrivals_before_who_waits() -> None:
     store, arrive = "st.shared.u32 [%r5], %r0;", "mbarrier.arrive.shared.b64 %rd9, [%r30];"
     report = go(MBARRIER.replace("{}", store + arrive) + OUT)
-    assert report.clean and report.buffers["c"].tolist() == ([0] * 32 + list(range(32))) * 2
+    assert report.clean
+    assert report.buffers["c"].tolist() == ([0] * 32 + list(range(32))) * 2
     assert not go(MBARRIER.replace("{}", arrive + store) + OUT).clean
     assert kinds(go(MBARRIER.replace("{}", store) + OUT)) == ["endless"]
 
@@ -385,7 +405,8 @@ def test_flags_in_shared_memory_need_release_and_acquire(
 def test_blocks_that_write_one_address_race() -> None:
     body = START + "setp.eq.u32 %p1, %r0, 3; @%p1 st.global.u32 [%rd1], %r3; ret;"
     report = go(body)
-    assert kinds(report) == ["race"] and report.faults[0].other_block != report.faults[0].block
+    assert kinds(report) == ["race"]
+    assert report.faults[0].other_block != report.faults[0].block
 
 
 def test_a_block_that_reads_what_another_writes_races() -> None:
@@ -406,7 +427,9 @@ def test_launches_are_ordered() -> None:
     steps = [Launch("k", (2, 1, 1), (64, 1, 1), 0, names) for names in (("a", "c"), ("c", "d"))]
     a = np.arange(128, dtype=np.uint32)
     report = simulate(text, steps, {"a": a, "c": np.zeros_like(a), "d": np.zeros_like(a)}, outputs=("c", "d"))
-    assert report.clean and np.array_equal(report.buffers["d"], a) and len(report.counters) == 2
+    assert report.clean
+    assert np.array_equal(report.buffers["d"], a)
+    assert len(report.counters) == 2
 
 
 GRID = """

@@ -1,0 +1,367 @@
+"""ldmatrix, stmatrix, mma and wmma against plain matrix products; lane maps spelled out as the PTX ISA does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from ptx_harness import entry, run
+
+from tuner.simulator import Report
+
+Map = Callable[[int, int, int], tuple[int, int]]
+"""(groupID, threadID_in_group, element number i) -> (row, column), as the ISA gives them."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One mma: sizes, element bits, and the maps of A, B and C."""
+
+    text: str
+    m: int
+    n: int
+    k: int
+    bits: int
+    counts: tuple[int, int, int]
+    a: Map
+    b: Map
+    c: Map
+
+
+def c_map(g: int, t: int, i: int) -> tuple[int, int]:
+    return g + 8 * (i >= 2), 2 * t + (i & 1)
+
+
+SHAPES = {
+    "m16n8k32 s8": Shape(
+        "mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32", 16, 8, 32, 8, (16, 8, 4),
+        lambda g, t, i: (g + 8 * (4 <= i < 8 or i >= 12), 4 * t + (i & 3) + 16 * (i >= 8)),
+        lambda g, t, i: (4 * t + (i & 3) + 16 * (i >= 4), g), c_map),
+    "m16n8k16 s8": Shape(
+        "mma.sync.aligned.m16n8k16.row.col.s32.{a}.{b}.s32", 16, 8, 16, 8, (8, 4, 4),
+        lambda g, t, i: (g + 8 * (i >= 4), 4 * t + (i & 3)), lambda g, t, i: (4 * t + (i & 3), g), c_map),
+    "m8n8k16 s8": Shape(
+        "mma.sync.aligned.m8n8k16.row.col.s32.{a}.{b}.s32", 8, 8, 16, 8, (4, 4, 2),
+        lambda g, t, i: (g, 4 * t + i), lambda g, t, i: (4 * t + i, g), c_map),
+    "m16n8k64 s4": Shape(
+        "mma.sync.aligned.m16n8k64.row.col.s32.{a}.{b}.s32", 16, 8, 64, 4, (32, 16, 4),
+        lambda g, t, i: (g + 8 * (8 <= i < 16 or i >= 24), 8 * t + (i & 7) + 32 * (i >= 16)),
+        lambda g, t, i: (8 * t + (i & 7) + 32 * (i >= 8), g), c_map),
+    "m16n8k16 f16": Shape(
+        "mma.sync.aligned.m16n8k16.row.col.f32.{a}.{b}.f32", 16, 8, 16, 16, (8, 4, 4),
+        lambda g, t, i: (g + 8 * (2 <= i < 4 or i >= 6), 2 * t + (i & 1) + 8 * (i >= 4)),
+        lambda g, t, i: (2 * t + (i & 1) + 8 * (i >= 2), g), c_map),
+    "m16n8k8 f16": Shape(
+        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32", 16, 8, 8, 16, (4, 2, 4),
+        lambda g, t, i: (g + 8 * (i >= 2), 2 * t + (i & 1)), lambda g, t, i: (2 * t + (i & 1), g), c_map),
+    "m16n8k8 tf32": Shape(
+        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32", 16, 8, 8, 32, (4, 2, 4),
+        lambda g, t, i: (g + 8 * (i in (1, 3)), t + 4 * (i >= 2)), lambda g, t, i: (t + 4 * i, g), c_map),
+    "m8n8k4 f64": Shape(
+        "mma.sync.aligned.m8n8k4.row.col.f64.{a}.{b}.f64", 8, 8, 4, 64, (1, 1, 2),
+        lambda g, t, i: (g, t), lambda g, t, i: (t, g), c_map),
+}  # fmt: skip
+
+
+def pack(matrix: NDArray[Any], place: Map, count: int, bits: int) -> NDArray[Any]:
+    """Return the registers of 32 lanes, (32, registers), that hold a matrix of element bits."""
+    width = max(bits, 32)
+    registers = np.zeros((32, max(count * bits // width, 1)), np.uint64)
+    for lane in range(32):
+        for i in range(count):
+            value = int(matrix[place(lane >> 2, lane & 3, i)]) & ((1 << bits) - 1)
+            registers[lane, i * bits // width] |= np.uint64(value << (i * bits % width))
+    return registers.astype(f"uint{width}")
+
+
+def unpack(registers: NDArray[Any], place: Map, shape: tuple[int, int]) -> NDArray[Any]:
+    matrix = np.zeros(shape, registers.dtype)
+    for lane in range(32):
+        for i in range(registers.shape[1]):
+            matrix[place(lane >> 2, lane & 3, i)] = registers[lane, i]
+    return matrix
+
+
+def multiply(
+    text: str, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], results: int
+) -> tuple[Report, NDArray[Any]]:
+    """Run one mma on given registers of 32 lanes; return the registers of D."""
+    wide = a.dtype.itemsize == 8
+    prefix, size, kind = ("%rd", 8, "b64") if wide else ("%r", 4, "b32")
+    lines = [
+        "mov.u32 %r0, %tid.x; ld.param.u64 %rd40, [a]; ld.param.u64 %rd41, [b]; ld.param.u64 %rd42, [c];"
+    ]
+    lines.append("ld.param.u64 %rd43, [out];")
+    vectors = []
+    for pointer, values, first in ((40, a, 10), (41, b, 20), (42, c, 30)):
+        count = values.shape[1]
+        lines.append(f"mad.wide.u32 %rd{pointer}, %r0, {count * size}, %rd{pointer};")
+        names = [f"{prefix}{first + i}" for i in range(count)]
+        lines += [f"ld.global.{kind} {name}, [%rd{pointer}+{i * size}];" for i, name in enumerate(names)]
+        vectors.append("{" + ", ".join(names) + "}")
+    target = [f"{prefix}{35 + i}" if wide else f"{prefix}{50 + i}" for i in range(results)]
+    lines.append(f"{text} {{{', '.join(target)}}}, {', '.join(vectors)};")
+    lines.append(f"mad.wide.u32 %rd43, %r0, {results * size}, %rd43;")
+    lines += [f"st.global.{kind} [%rd43+{i * size}], {name};" for i, name in enumerate(target)]
+    out = np.zeros((32, results), a.dtype)
+    module = entry("\n".join(lines) + "\nret;", ("u64 a", "u64 b", "u64 c", "u64 out"))
+    report = run(module, {"a": a, "b": b, "c": c, "out": out}, ("a", "b", "c", "out"), outputs=("out",))
+    return report, report.buffers["out"]
+
+
+def _integers(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> NDArray[np.int64]:
+    low, high = {"s8": (-128, 128), "u8": (0, 256), "s4": (-8, 8), "u4": (0, 16)}[name]
+    values = rng.integers(low, high, shape)
+    values[0, 0], values[-1, -1] = low, high - 1
+    return values
+
+
+@pytest.mark.parametrize("signs", ["ss", "su", "us", "uu"])
+@pytest.mark.parametrize("key", ["m16n8k32 s8", "m16n8k16 s8", "m8n8k16 s8", "m16n8k64 s4"])
+def test_integer_mma_is_exact_in_every_shape_and_signedness(key: str, signs: str) -> None:
+    shape, rng = SHAPES[key], np.random.default_rng(1)
+    names = [f"{sign}{shape.bits}" for sign in signs]
+    a, b = _integers(rng, names[0], (shape.m, shape.k)), _integers(rng, names[1], (shape.k, shape.n))
+    c = rng.integers(-(2**31), 2**31, (shape.m, shape.n))
+    registers = [
+        pack(matrix, place, count, bits)
+        for matrix, place, count, bits in (
+            (a, shape.a, shape.counts[0], shape.bits), (b, shape.b, shape.counts[1], shape.bits), (c, shape.c, shape.counts[2], 32)
+        )
+    ]  # fmt: skip
+    text = shape.text.format(a=names[0], b=names[1])
+    report, d = multiply(text, *registers, results=shape.counts[2])
+    assert report.clean
+    expected = (c + a @ b).astype(np.int64).astype(np.uint64).astype(np.uint32)
+    assert np.array_equal(unpack(d, shape.c, c.shape), expected)
+    _, clamped = multiply(text.replace(".row.col", ".row.col.satfinite"), *registers, results=shape.counts[2])
+    exact = np.clip(c + a @ b, -(2**31), 2**31 - 1).astype(np.int32).view(np.uint32)
+    assert np.array_equal(unpack(clamped, shape.c, c.shape), exact)
+
+
+def _float_bits(values: NDArray[np.float64], name: str) -> NDArray[Any]:
+    if name == "bf16":
+        return values.astype(np.float32).view(np.uint32) >> np.uint32(16)
+    dtype = {"f16": np.float16, "tf32": np.float32, "f64": np.float64}[name]
+    return values.astype(dtype).view(f"uint{np.dtype(dtype).itemsize * 8}")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("m16n8k16 f16", "f16"), ("m16n8k16 f16", "bf16"), ("m16n8k8 f16", "f16"), ("m16n8k8 f16", "bf16"), ("m16n8k8 tf32", "tf32"),
+     ("m8n8k4 f64", "f64")],
+)  # fmt: skip
+def test_float_mma_of_small_integers_is_exact(key: str, name: str) -> None:
+    shape, rng = SHAPES[key], np.random.default_rng(2)
+    a, b = rng.integers(-9, 10, (shape.m, shape.k)), rng.integers(-9, 10, (shape.k, shape.n))
+    c = rng.integers(-99, 100, (shape.m, shape.n)).astype(np.float64)
+    accumulator = "f64" if name == "f64" else "tf32"
+    registers = [
+        pack(_float_bits(a.astype(np.float64), name), shape.a, shape.counts[0], shape.bits),
+        pack(_float_bits(b.astype(np.float64), name), shape.b, shape.counts[1], shape.bits),
+        pack(_float_bits(c, accumulator), shape.c, shape.counts[2], 64 if name == "f64" else 32),
+    ]
+    report, d = multiply(shape.text.format(a=name, b=name), *registers, results=shape.counts[2])
+    found = unpack(d, shape.c, c.shape).view(np.float64 if name == "f64" else np.float32)
+    assert report.clean
+    assert np.array_equal(found, c + a @ b)
+
+
+def test_float_accumulation_errs_within_single_precision_and_towards_zero() -> None:
+    shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(3)
+    a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
+    c = rng.standard_normal((16, 8)).astype(np.float32)
+    registers = [
+        pack(a.view(np.uint16), shape.a, 8, 16), pack(b.view(np.uint16), shape.b, 4, 16), pack(c.view(np.uint32), shape.c, 4, 32)
+    ]  # fmt: skip
+    _, d = multiply(shape.text.format(a="f16", b="f16"), *registers, results=4)
+    found = unpack(d, shape.c, c.shape).view(np.float32).astype(np.float64)
+    exact = a.astype(np.float64) @ b.astype(np.float64) + c
+    size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(c)
+    assert np.all(np.abs(found - exact) <= size * 2.0**-22)
+    assert np.all(np.abs(found) <= np.abs(exact))
+    assert (
+        np.mean(found.astype(np.float32) != exact.astype(np.float32)) > 0.3
+    )  # not simply rounded to nearest
+
+
+def test_f16_accumulators_are_packed() -> None:
+    shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(4)
+    a, b = rng.integers(-5, 6, (16, 16)), rng.integers(-5, 6, (16, 8))
+    c = rng.integers(-50, 50, (16, 8))
+    halves = [values.astype(np.float16).view(np.uint16) for values in (a, b, c)]
+    registers = [
+        pack(halves[0], shape.a, 8, 16),
+        pack(halves[1], shape.b, 4, 16),
+        pack(halves[2], c_map, 4, 16),
+    ]
+    _, d = multiply("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16", *registers, results=2)
+    found = unpack(d.view(np.uint16).reshape(32, 4), c_map, (16, 8)).view(np.float16)
+    assert np.array_equal(found.astype(np.int64), a @ b + c)
+
+
+@pytest.mark.parametrize("operation", ["xor", "and"])
+def test_single_bit_mma_counts_bits(operation: str) -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(0, 2, (16, 256)), rng.integers(0, 2, (256, 8))
+
+    def a_map(g: int, t: int, i: int) -> tuple[int, int]:
+        return g + 8 * (32 <= i < 64 or i >= 96), 32 * t + (i & 31) + 128 * (i >= 64)
+
+    def b_map(g: int, t: int, i: int) -> tuple[int, int]:
+        return 32 * t + (i & 31) + 128 * (i >= 32), g
+
+    registers = [pack(a, a_map, 128, 1), pack(b, b_map, 64, 1), np.zeros((32, 4), np.uint32)]
+    _, d = multiply(
+        f"mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.{operation}.popc", *registers, results=4
+    )
+    both = a[:, :, None] ^ b[None] if operation == "xor" else a[:, :, None] & b[None]
+    assert np.array_equal(unpack(d, c_map, (16, 8)), both.sum(axis=1))
+
+
+# -- ldmatrix and stmatrix ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ldmatrix_gives_lane_4r_plus_w_word_w_of_row_r(count: int, transposed: bool) -> None:
+    names = ", ".join(f"%r{20 + i}" for i in range(count))
+    body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
+.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4; mad.wide.u32 %rd2, %r0, 16, %rd0;
+ld.global.v4.u32 {%r6, %r7, %r8, %r9}, [%rd2]; st.shared.v4.u32 [%r5], {%r6, %r7, %r8, %r9}; bar.sync 0;
+"""
+    body += (
+        f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{names}}}, [%r5];"
+    )
+    body += f"mad.wide.u32 %rd3, %r0, {4 * count}, %rd1;"
+    body += "".join(f"st.global.u32 [%rd3+{4 * i}], %r{20 + i};" for i in range(count)) + "ret;"
+    a = np.random.default_rng(0).integers(0, 1 << 16, (32, 8), dtype=np.uint16)
+    report = run(entry(body), {"a": a, "c": np.zeros((32, count), np.uint32)})
+    assert report.clean
+    found = report.buffers["c"]
+    for lane in range(32):
+        for number in range(count):
+            matrix = a[8 * number : 8 * number + 8]
+            matrix = matrix.T if transposed else matrix
+            low, high = matrix[lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2].tolist()
+            assert int(found[lane, number]) == low | high << 16
+
+
+@pytest.mark.parametrize("transposed", ["", ".trans"])
+def test_stmatrix_is_the_reverse_of_ldmatrix(transposed: str) -> None:
+    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
+.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4; mad.wide.u32 %rd2, %r0, 16, %rd0;
+ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%rd2];
+stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%r5], {{%r6, %r7, %r8, %r9}}; bar.sync 0;
+ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
+mad.wide.u32 %rd3, %r0, 16, %rd1; st.global.v4.u32 [%rd3], {{%r16, %r17, %r18, %r19}}; ret;"""
+    a = np.random.default_rng(0).integers(0, 1 << 32, (32, 4), dtype=np.uint32)
+    report = run(entry(body), {"a": a, "c": np.zeros_like(a)})
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], a)
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), [(16, 4), (48, 4), (80, 4), (64, 16), (32, 8), (128, 32)])
+def test_ldmatrix_conflicts_are_counted_a_matrix(stride: int, wavefronts: int) -> None:
+    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[4352]; mov.u32 %r4, tile;
+mad.lo.u32 %r5, %r0, {stride}, %r4; st.shared.v4.u32 [%r5], {{%r0, %r0, %r0, %r0}}; bar.sync 0;
+ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
+mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
+    report = run(entry(body), {"a": np.zeros(1), "c": np.zeros(32, np.uint32)})
+    loads = report.counters[0].matrix_loads
+    assert (loads.wavefronts, loads.ideal, loads.nbytes) == (wavefronts, 4, 512)
+
+
+def test_ldmatrix_reads_are_those_of_the_receiving_lanes() -> None:
+    """Each lane wrote the words that it receives, so there is no race though it gives the address of others' rows."""
+    body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[128]; mov.u32 %r4, tile;
+mad.lo.u32 %r5, %r0, 4, %r4; st.shared.u32 [%r5], %r0; and.b32 %r6, %r0, 7; mad.lo.u32 %r6, %r6, 16, %r4; {}
+ldmatrix.sync.aligned.m8n8.x1{}.shared.b16 {%r16}, [%r6]; mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
+    buffers = {"a": np.zeros(1), "c": np.zeros(32, np.uint32)}
+    assert run(entry(body.replace("{}", "")), buffers).clean
+    report = run(entry(body.replace("{}", "", 1).replace("{}", ".trans")), buffers)
+    assert [fault.kind for fault in report.faults] == ["race"]
+
+
+# -- wmma ----------------------------------------------------------------------------------------------------------
+
+
+def _wmma(a_layout: str, b_layout: str, used: str, middle: str = "") -> str:
+    a, b = (", ".join(f"%r{first + i}" for i in range(8)) for first in (10, 20))
+    c, d = (", ".join(f"%f{first + i}" for i in range(8)) for first in (0, 8))
+    return f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd2, [c]; ld.param.u64 %rd3, [out];
+wmma.load.a.sync.aligned.{a_layout}.m16n16k16.global.f16 {{{a}}}, [%rd0], 16;
+wmma.load.b.sync.aligned.{b_layout}.m16n16k16.global.f16 {{{b}}}, [%rd1], 16;
+wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {{{c}}}, [%rd2], 16;
+{middle}
+wmma.mma.sync.aligned.{used}.m16n16k16.f32.f32 {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}};
+wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd3], {{{d}}}, 16; ret;"""
+
+
+def _run_wmma(body: str) -> tuple[NDArray[Any], ...]:
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16) for _ in range(2))
+    c = rng.integers(-9, 10, (16, 16)).astype(np.float32)
+    report = run(entry(body, ("u64 a", "u64 b", "u64 c", "u64 out")), {"a": a, "b": b, "c": c, "out": np.zeros_like(c)},
+                 ("a", "b", "c", "out"), outputs=("out",))  # fmt: skip
+    assert report.clean
+    return a.astype(np.float64), b.astype(np.float64), c, report.buffers["out"]
+
+
+@pytest.mark.parametrize("a_layout", ["row", "col"])
+@pytest.mark.parametrize("b_layout", ["row", "col"])
+def test_wmma_multiplies_in_every_layout(a_layout: str, b_layout: str) -> None:
+    a, b, c, out = _run_wmma(_wmma(a_layout, b_layout, f"{a_layout}.{b_layout}"))
+    expected = (a if a_layout == "row" else a.T) @ (b if b_layout == "row" else b.T) + c
+    assert np.array_equal(out, expected)
+
+
+def test_wmma_fragments_treated_alike_in_all_elements_are_fine() -> None:
+    middle = "".join(f"add.f32 %f{i}, %f{i}, %f{i};" for i in range(8))
+    a, b, c, out = _run_wmma(_wmma("row", "row", "row.row", middle))
+    assert np.array_equal(out, a @ b + 2 * c)
+
+
+def test_wmma_layout_cannot_be_guessed() -> None:
+    """A kernel that mixes layouts, or takes c to be laid out as in mma, gets nonsense."""
+    a, b, c, out = _run_wmma(_wmma("row", "row", "col.row"))
+    assert not np.array_equal(out, a @ b + c)
+    assert not np.array_equal(out, a.T @ b + c)
+    middle = (
+        "mov.u32 %r0, %laneid; shr.u32 %r1, %r0, 2; setp.eq.u32 %p1, %r1, 0; @%p1 mov.f32 %f0, 0f44000000;"
+    )
+    a, b, c, out = _run_wmma(_wmma("row", "row", "row.row", middle))
+    changed = np.argwhere(out != a @ b + c)
+    assert len(changed) == 4
+    assert changed.tolist() != [[0, 0], [0, 2], [0, 4], [0, 6]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "m", "n", "registers"),
+    [("m16n16k16", 16, 16, (2, 2)), ("m32n8k16", 32, 8, (4, 1)), ("m8n32k16", 8, 32, (1, 4))],
+)
+def test_integer_wmma(shape: str, m: int, n: int, registers: tuple[int, int]) -> None:
+    a, b = (
+        ", ".join(f"%r{first + i}" for i in range(count))
+        for first, count in zip((10, 20), registers, strict=True)
+    )
+    c = ", ".join(f"%r{30 + i}" for i in range(8))
+    zero = "".join(f"mov.u32 %r{30 + i}, 0;" for i in range(8))
+    body = f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd3, [c]; {zero}
+wmma.load.a.sync.aligned.row.{shape}.global.s8 {{{a}}}, [%rd0], 16;
+wmma.load.b.sync.aligned.col.{shape}.global.s8 {{{b}}}, [%rd1], 16;
+wmma.mma.sync.aligned.row.col.{shape}.s32.s8.s8.s32 {{{c}}}, {{{a}}}, {{{b}}}, {{{c}}};
+wmma.store.d.sync.aligned.row.{shape}.global.s32 [%rd3], {{{c}}}, {n}; ret;"""
+    rng = np.random.default_rng(7)
+    x, y = rng.integers(-128, 128, (m, 16), dtype=np.int8), rng.integers(-128, 128, (n, 16), dtype=np.int8)
+    report = run(
+        entry(body, ("u64 a", "u64 b", "u64 c")),
+        {"a": x, "b": y, "c": np.zeros((m, n), np.int32)},
+        ("a", "b", "c"),
+    )
+    assert report.clean
+    assert np.array_equal(report.buffers["c"], x.astype(np.int32) @ y.astype(np.int32).T)
