@@ -5,13 +5,14 @@ The emitter refuses what breaks one; the search space takes them over as constra
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from emitters.fragments.copies import COPY_WIDTHS
 from emitters.fragments.matrix import FRAGMENT_LOADS, MMA_M, MMA_N
 from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
 from emitters.kernel import EmitError
-from emitters.target import REGISTERS_PER_THREAD, THREADS_PER_BLOCK, WARP, Target
+from emitters.target import REGISTERS_PER_THREAD, THREADS_PER_BLOCK, WARP, Arch, Target
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,27 @@ def partial_geometry(names: tuple[str, ...], values: tuple[Any, ...], ternary: b
     return Geometry(DenseSchedule(**{**_NEUTRAL, **known}))
 
 
-_SHARED = ("tile_m", "tile_n", "tile_k", "warps_n", "stages", "stride_pad", "swizzle")
-_REGISTERS = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
+def shared_parameters(ternary: bool) -> tuple[str, ...]:
+    """What shared bytes depend on."""
+    names = ("tile_m", "tile_n", "tile_k", "warps_n", "stages", "stride_pad", "swizzle")
+    return (*names, "decode", "weight_layout") if ternary else names
+
+
+def register_parameters(ternary: bool) -> tuple[str, ...]:
+    """What the estimate of registers depends on."""
+    names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
+    return names if ternary else (*names, "copy_bytes")
+
+
+def resident_parameters(ternary: bool) -> tuple[str, ...]:
+    """What the blocks that an SM holds depend on."""
+    return tuple(dict.fromkeys(shared_parameters(ternary) + register_parameters(ternary)))
+
+
+@lru_cache(maxsize=1 << 16)
+def most_blocks(values: tuple[Any, ...], ternary: bool, arch: Arch) -> int:
+    """`Geometry.most_blocks` for values of `resident_parameters`; several constraints ask the same."""
+    return partial_geometry(resident_parameters(ternary), values, ternary).most_blocks(arch)
 
 
 def _on_geometry(
@@ -103,13 +123,16 @@ def _shared_fits(geometry: Geometry, target: Target) -> bool:
     return geometry.shared.nbytes <= target.arch.shared_per_block
 
 
-def _blocks_fit(geometry: Geometry, target: Target) -> bool:
-    return geometry.schedule.min_blocks <= geometry.most_blocks(target)
+def _blocks_fit(ternary: bool) -> Callable[..., bool]:
+    def asked(*arguments: Any) -> bool:
+        *values, blocks, target = arguments
+        return bool(blocks <= most_blocks(tuple(values), ternary, target.arch))
+
+    return asked
 
 
 def _common_rules(ternary: bool) -> tuple[Rule, ...]:
-    shared = (*_SHARED, "copy_bytes", *(("decode", "weight_layout") if ternary else ()))
-    registers = (*_REGISTERS, *(() if ternary else ("copy_bytes",)))
+    shared, registers = shared_parameters(ternary), register_parameters(ternary)
     return (
         Rule("k-step", ("tile_k",), lambda k, _: k in (32, 64, 128), "tile_k must be 32, 64 or 128"),
         Rule(
@@ -188,8 +211,8 @@ def _common_rules(ternary: bool) -> tuple[Rule, ...]:
         ),
         Rule(
             "resident-blocks",
-            (*shared, "warps_m", "min_blocks"),
-            _on_geometry((*shared, "warps_m", "min_blocks"), _blocks_fit, ternary),
+            (*resident_parameters(ternary), "min_blocks"),
+            _blocks_fit(ternary),
             "min_blocks blocks must fit the registers, threads and shared memory of an SM",
         ),
     )

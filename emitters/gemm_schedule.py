@@ -10,7 +10,7 @@ from functools import cached_property
 from emitters.fragments.matrix import A_REGISTERS, B_REGISTERS, C_REGISTERS, MMA_K, MMA_M, MMA_N
 from emitters.fragments.tile import BANK_BYTES, RowTile
 from emitters.ptx import SHARED_ALIGNMENT, SharedLayout
-from emitters.target import REGISTERS_PER_SM, SHARED_RESERVED, WARP, Target
+from emitters.target import REGISTERS_PER_SM, SHARED_RESERVED, WARP, Arch
 from emitters.ternary import PREPACK_COLUMNS
 
 
@@ -146,9 +146,8 @@ class Geometry:
         copies = self.schedule.tile_m * self.schedule.tile_k // self.a_width // self.threads
         return self.accumulator_registers + self.fragment_registers + min(copies, 32) + 40
 
-    def most_blocks(self, target: Target) -> int:
+    def most_blocks(self, arch: Arch) -> int:
         """Blocks that an SM holds by registers (as estimated), threads and shared memory."""
-        arch = target.arch
         return min(
             REGISTERS_PER_SM // (self.registers * self.threads),
             arch.threads_per_sm // self.threads,

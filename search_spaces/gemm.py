@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
-from emitters.gemm_rules import partial_geometry, rules
+from emitters.gemm_rules import most_blocks, resident_parameters, rules
 from emitters.gemm_schedule import DenseSchedule, GemmSchedule
 from emitters.target import WARP, Target
 from search_spaces.space import Constraint, Parameter, Space
@@ -34,17 +34,6 @@ def gemm_s8_space(target: Target) -> Space:
     )
 
 
-_RESIDENCY = (
-    "tile_m",
-    "tile_n",
-    "warps_m",
-    "warps_n",
-    "tile_k",
-    "stages",
-    "stride_pad",
-    "swizzle",
-    "copy_bytes",
-)
 _MOST_BLOCKS = 4
 
 
@@ -129,17 +118,10 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
             lambda tile_k, stages, _: stages * tile_k <= 384,
             "more than 384 bytes of k in flight are longer than any memory latency and cost resident blocks",
         ),
-        Constraint(
-            "copies-a-thread",
-            ("tile_m", "tile_n", "warps_m", "warps_n", "tile_k", "copy_bytes"),
-            _code_copies_balanced if ternary else _dense_copies_few,
-            "a width of copies that leaves over 3 in 4 threads without one, or gives a thread over four"
-            if ternary
-            else "narrow copies must not make more than sixteen a thread and k-step",
-        ),
+        _copies_of_codes() if ternary else _copies_of_rows(),
         Constraint(
             "occupancy",
-            (*_RESIDENCY, *(("decode", "weight_layout") if ternary else ()), "min_blocks"),
+            (*resident_parameters(ternary), "min_blocks"),
             _one_or_most_blocks(ternary),
             "min_blocks is 1, which leaves ptxas free, or the most (up to 4) that registers, threads and "
             "shared memory allow: anything between takes registers away and gives no block for it",
@@ -155,25 +137,35 @@ def _preferences(ternary: bool) -> tuple[Constraint, ...]:
 
 
 def _one_or_most_blocks(ternary: bool) -> Callable[..., bool]:
-    names = (*_RESIDENCY, *(("decode", "weight_layout") if ternary else ()))
-
     def holds(*arguments: Any) -> bool:
         *values, blocks, target = arguments
-        if blocks == 1:
-            return True
-        return bool(
-            blocks == min(_MOST_BLOCKS, partial_geometry(names, tuple(values), ternary).most_blocks(target))
-        )
+        most = min(_MOST_BLOCKS, most_blocks(tuple(values), ternary, target.arch))
+        return bool(blocks in (1, most))
 
     return holds
 
 
-def _code_copies_balanced(m: int, n: int, wm: int, wn: int, k: int, width: int, _: Target) -> bool:
-    """By the bytes of codes in a tile, which are the same in both layouts."""
-    copies, threads = n * k // 4 // width, WARP * wm * wn
-    return threads <= 4 * copies and copies <= 4 * threads
+def _copies_of_codes() -> Constraint:
+    def holds(n: int, wm: int, wn: int, k: int, width: int, layout: str, _: Target) -> bool:
+        copies, threads = n * k // 4 // width, WARP * wm * wn
+        return copies <= 4 * threads and (layout == "fragment" or threads <= 4 * copies)
+
+    return Constraint(
+        "copies-a-thread",
+        ("tile_n", "warps_m", "warps_n", "tile_k", "copy_bytes", "weight_layout"),
+        holds,
+        "plain codes: a width of copies that leaves over 3 in 4 threads without one is shared out better by "
+        "a narrower one; and none may give a thread more than four",
+    )
 
 
-def _dense_copies_few(m: int, n: int, wm: int, wn: int, k: int, width: int, _: Target) -> bool:
-    copies, threads = (m + n) * k // width, WARP * wm * wn
-    return width == 16 or copies <= 16 * threads
+def _copies_of_rows() -> Constraint:
+    def holds(m: int, n: int, wm: int, wn: int, k: int, width: int, _: Target) -> bool:
+        return width == 16 or (m + n) * k // width <= 16 * WARP * wm * wn
+
+    return Constraint(
+        "copies-a-thread",
+        ("tile_m", "tile_n", "warps_m", "warps_n", "tile_k", "copy_bytes"),
+        holds,
+        "narrow copies must not make more than sixteen a thread and k-step",
+    )
