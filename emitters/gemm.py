@@ -2,6 +2,7 @@
 judged."""
 
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
@@ -143,26 +144,34 @@ def _prepare(schedule: GemmSchedule, problem: Problem, inputs: Inputs) -> Inputs
 
 
 def _edge_problems(spec: KernelSpec, schedule: DenseSchedule) -> tuple[Problem, ...]:
-    """Small problems that reach every guard.
+    """Small problems that reach every guard, at the very values where it turns.
 
-    Rows: 1, one more than a tile, seven less than two. Columns: less than a tile, a partial tile behind a
-    whole one. k: half an mma, a tail of 16 behind a tile, fewer tiles than slots, more than go once round the
-    ring; with a split, blocks without work, and all blocks going round the ring.
+    Mutation of emitted text (`docs/detection.md`) says what they have to be. One row; what only a grid shows:
+    a second tile row that lacks seven rows, a second and third tile column, a second group of the raster;
+    once round the ring with a whole tile. The rest end in each group of eight rows of a warp, in each sixteen
+    columns of it, and half way through each slot of the ring. With a split, 16 leaves blocks without work.
     """
-    s = schedule
-    round_the_ring = (s.stages + 2) * s.tile_k
+    s, warp_m, warp_n = schedule, Geometry(schedule).warp_m, Geometry(schedule).warp_n
     shapes = [
         (1, 16, 16),
-        (s.tile_m + 1, s.tile_n + 16, s.tile_k + 16),
-        (2 * s.tile_m - 7, max(16, s.tile_n - 16), round_the_ring),
+        (2 * s.tile_m - 7, s.tile_n + 16, _depth(s, 1)),
+        ((s.raster * s.tile_m if s.raster > 1 else 0) + 9, 2 * s.tile_n + 16, 16),
+        (s.tile_m, s.tile_n, _depth(s, s.stages + 2)),
+        *zip_longest(
+            range(17, warp_m - 8, 8),
+            range(32, warp_n + 1, 16),
+            [_depth(s, whole) for whole in range(2, s.stages)],
+            fillvalue=16,
+        ),
     ]
-    if s.split_k > 1:
-        shapes.append((s.tile_m // 2 + 3, s.tile_n, s.split_k * round_the_ring - 16))
-    if s.raster > 1:
-        shapes.append((s.raster * s.tile_m + 1, s.tile_n + 16, 32))
     valid = valid_formula(s)
     step = next(step for step in (16, 32, 64) if evaluate(valid, {"n": step}))
     return tuple(spec.problem(m, ceil_div(n, step) * step, k) for m, n, k in shapes)
+
+
+def _depth(schedule: DenseSchedule, whole: int) -> int:
+    """A k of which every block has `whole` k-steps and one more, of which the last block has 16."""
+    return schedule.tile_k * (schedule.split_k * (whole + 1) - 1) + 16
 
 
 def _demand(problem: Problem, b_bits: int) -> Demand:

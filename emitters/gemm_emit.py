@@ -143,7 +143,10 @@ def _tile_of_block(ptx: Entry, schedule: DenseSchedule, m: R32, n: R32) -> tuple
 
 
 def _ceil_div(ptx: Entry, size: R32, tile: int) -> R32:
-    return ptx.r("div.u32", ptx.r("add.u32", size, tile - 1), tile)
+    up = ptx.r("add.u32", size, tile - 1)
+    if tile & (tile - 1) == 0:
+        return ptx.r("shr.u32", up, tile.bit_length() - 1)
+    return ptx.r("div.u32", up, tile)
 
 
 def _share_of_k(ptx: Entry, schedule: DenseSchedule, k: R32) -> tuple[R32, R32, R32]:

@@ -38,8 +38,8 @@ def guarded(ptx: str, opcode: str) -> int:
     [
         (
             TERNARY_GEMM_S8,
-            47953,
-            "2ded6ba69a3632fc30c4df91588e67eefef970df4b3016bfd4c8bf66c1ceba28",
+            47950,
+            "5bd713ab02b6d3ab1ed5958206b2164c1ff57515dcc98de3280bf16a22e8b50e",
             {
                 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 64,
                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16": 12,
@@ -50,8 +50,8 @@ def guarded(ptx: str, opcode: str) -> int:
         ),
         (
             GEMM_S8,
-            29106,
-            "adf6d9b7b543dcd8530f30024afa1556010932cb87b0c21c8eac5f1291e09f07",
+            29103,
+            "c09ba3e17686cc47293e41e7ef21e5e0fa06ab751fa42334633821c41544bd37",
             {
                 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 64,
                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16": 24,
