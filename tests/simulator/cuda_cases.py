@@ -175,10 +175,6 @@ def _bitreduce(x: NDArray[np.int32]) -> NDArray[np.int32]:
     return out
 
 
-def _compacted(x: NDArray[np.int32]) -> NDArray[np.int32]:
-    return np.sort(x[x > 0])
-
-
 CASES: tuple[Case, ...] = (
     Case("elementwise", "saxpy", (3, 1, 1), (64, 1, 1), ("x", "y", "out", 1.5, 1000),
          lambda rng: {"x": _f32(rng, 1000), "y": _f32(rng, 1000), "out": _zeros(1000, dtype=np.float32)},

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
 
-
 @dataclass(slots=True)
 class Flight:
     """A copy under way: where it goes, what it brings, and the commit count of its threads when it was

@@ -88,6 +88,8 @@ def each(s: Batch, site: Site, address: Any) -> list[tuple[int, int, Mbarrier]]:
     shape = (s.blocks, s.threads)
     chosen = s.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
     where = np.broadcast_to(offsets, shape)
+    if s.races is not None:  # the object has to be initialised before, in an order that others can rely on
+        s.races.atomic(s, np.broadcast_to(offsets, (len(offsets), s.threads)), 8, chosen, site)
     known = objects(s)
     found, missing = [], np.zeros(shape, bool)
     for block, thread in zip(*(axis.tolist() for axis in np.nonzero(chosen)), strict=True):

@@ -121,22 +121,6 @@ extern "C" __global__ void layernorm_warp(const float* x, float* out, int n) {
   for (int i = lane; i < n; i += 32) out[row * n + i] = (values[i] - mean) * scale;
 }
 
-extern "C" __global__ void compact(const int* x, int* out, int* count, int n) {
-  __shared__ int base;
-  if (threadIdx.x == 0) base = 0;
-  __syncthreads();
-  for (int start = 0; start < n; start += blockDim.x) {
-    int i = start + threadIdx.x, value = i < n ? x[i] : 0;
-    unsigned votes = __ballot_sync(~0u, value > 0);
-    int lane = threadIdx.x % 32, place = 0;
-    if (lane == 0) place = atomicAdd(&base, __popc(votes));
-    place = __shfl_sync(~0u, place, 0);
-    if (value > 0) out[place + __popc(votes & ((1u << lane) - 1))] = value;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) *count = base;
-}
-
 extern "C" __global__ void group_by_value(const unsigned* x, unsigned* out) {
   unsigned value = x[threadIdx.x], peers = __match_any_sync(~0u, value);
   out[threadIdx.x] = peers;
