@@ -36,7 +36,7 @@ class Row:
     Attributes:
         space, contestant, seed, workers: Which.
         budget: Evaluations it was allowed.
-        evaluations: Evaluations it made; fewer where it gave up.
+        evaluations: Evaluations it made; fewer where it gave up, or had found the optimum.
         found: [evaluation, optimum/best] each time the best so far improved, evaluations counted from 1.
         median_ms, mean_ms: Of ask and tell together; None where not measured.
         versions: Of packages.

@@ -63,7 +63,7 @@ def test_a_benchmark_runs_and_goes_on_where_it_was(
     printed = capsys.readouterr().out
     assert "| space | evaluations | auto | random | optuna-tpe |" in printed
     for row in search.read_rows(rows):
-        assert row.evaluations == 40
+        assert row.evaluations == 40 or row.share_at(row.evaluations) == 1.0
         assert row.found[0][0] == 1
         assert row.share_at(40) >= row.share_at(10) > 0
         assert row.contestant != "auto" or row.share_at(40) == 1.0
