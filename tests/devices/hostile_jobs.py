@@ -221,3 +221,27 @@ class DieSoon:
     def run(self, bench: PlainBench) -> str:
         threading.Timer(0.05, lambda: os._exit(9)).start()
         return "last words"
+
+
+@dataclass(frozen=True)
+class OnlyForTheParent:
+    """Reading it fails."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_job, ()
+
+    def run(self, bench: PlainBench) -> None: ...
+
+
+def _no_job() -> None:
+    raise ValueError("no job of mine")
+
+
+@dataclass(frozen=True)
+class FatalToRead:
+    """Reading it ends the worker, before it has begun with it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (5,)
+
+    def run(self, bench: PlainBench) -> None: ...

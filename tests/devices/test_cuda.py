@@ -1,6 +1,6 @@
 """The CUDA device end to end on a stand-in GPU: real worker processes, real plans, real comparison."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from threading import Thread
@@ -25,13 +25,15 @@ from device_samples import (
 
 from emitters import KERNELS
 from emitters.gpus import GPUS
+from emitters.kernel import Problem
 from emitters.target import ARCHS
 from results.plan import MemsetStep
-from results.trial import Outcome, Source
-from tuner.devices.cuda import CudaDevice, CudaDevices, arch_of, open_cuda
-from tuner.devices.device import DeviceError
-from tuner.devices.errors import CandidateTimeoutError
+from results.trial import Measurement, Outcome, Source, Verdict
+from tuner.devices.cuda import ROUNDS, CudaDevice, CudaDevices, arch_of, open_cuda
+from tuner.devices.device import Candidate, DeviceError
+from tuner.devices.errors import CandidateFaultError, CandidateTimeoutError
 from tuner.devices.gpu_figures import gpu_of
+from tuner.devices.jobs import Compare, Finalists, Measure, Verify
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
 
@@ -41,35 +43,44 @@ QUICK = TimingPolicy(
 Opened = Callable[..., CudaDevice]
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[dict[Any, CudaDevice]]:
-    """Devices by how they were opened, for all tests of this module."""
-    devices: dict[Any, CudaDevice] = {}
-    yield devices
-    for device in devices.values():
-        device.close()
+class LocalDevice:
+    """The same jobs on a bench of this process, without a worker: most of what is tested is in them."""
+
+    def __init__(self, policy: TimingPolicy, gpu: StandInGpu) -> None:
+        self._policy = policy
+        self._bench = OpenStandIn(gpu)(lambda name, limit_s: None)
+
+    def run(self, job: Any) -> Any:
+        return job.run(self._bench)
+
+    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict:
+        try:
+            verdict: Verdict = self.run(Verify(candidate, problem, seed))
+        except CandidateFaultError as fault:
+            return Verdict(0, (str(problem),), fault=fault.kind, fault_message=str(fault), where="device")
+        return verdict
+
+    def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
+        measured: Measurement = self.run(Measure(candidate, problem, best_us, self._policy))
+        return measured
+
+    def compare(self, candidates: Sequence[Candidate], problem: Problem, seed: int) -> Finalists:
+        finalists: Finalists = self.run(Compare(tuple(candidates), problem, ROUNDS, seed, self._policy))
+        return finalists
+
+
+def local(policy: TimingPolicy = QUICK, **gpu: Any) -> LocalDevice:
+    """A fresh stand-in GPU in this process."""
+    return LocalDevice(policy, StandInGpu(**gpu))
 
 
 @pytest.fixture
-def opened(shared: dict[Any, CudaDevice]) -> Opened:
-    """Opens a stand-in device, or finds one that was opened alike."""
-
-    def open_device(policy: TimingPolicy = QUICK, launch_s: float = 10.0, **gpu: Any) -> CudaDevice:
-        key = (policy, launch_s, StandInGpu(**gpu))
-        if key not in shared:
-            shared[key] = CudaDevice(OpenStandIn(key[2]), policy, launch_s=launch_s)
-        return shared[key]
-
-    return open_device
-
-
-@pytest.fixture
-def fresh() -> Iterator[Opened]:
-    """Opens devices of a test's own, whose calls can be counted."""
+def opened() -> Iterator[Callable[..., CudaDevice]]:
+    """Opens devices with workers, and closes them afterwards."""
     devices: list[CudaDevice] = []
 
-    def open_device(index: int = 0, **gpu: Any) -> CudaDevice:
-        devices.append(CudaDevice(OpenStandIn(StandInGpu(**gpu), index), QUICK))
+    def open_device(which: int | str = 0, launch_s: float = 10.0, **gpu: Any) -> CudaDevice:
+        devices.append(CudaDevice(OpenStandIn(StandInGpu(**gpu), which), QUICK, launch_s=launch_s))
         return devices[-1]
 
     yield open_device
@@ -183,7 +194,7 @@ def test_a_problem_larger_than_the_memory_says_so(opened: Opened) -> None:
 # Shared memory
 
 
-def set_attributes(device: CudaDevice, number: int) -> list[int]:
+def set_attributes(device: LocalDevice, number: int) -> list[int]:
     return [value for attribute, value in device.run(AskCalls("funcSetAttribute")) if attribute == number]
 
 
@@ -198,8 +209,8 @@ def set_attributes(device: CudaDevice, number: int) -> list[int]:
         pytest.param(227 * 1024 - 16, 16, [227 * 1024 - 16], id="the maximum with static"),
     ],
 )
-def test_shared_memory_opt_in(fresh: Opened, dynamic: int, static: int, opt_in: list[int]) -> None:
-    device = fresh()
+def test_shared_memory_opt_in(dynamic: int, static: int, opt_in: list[int]) -> None:
+    device = local()
     shared = ".shared .align 4 .b8 kept[16];" if static else ""
     use = "st.shared.u32 [kept], %x;" if static else ""
     verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
@@ -210,8 +221,8 @@ def test_shared_memory_opt_in(fresh: Opened, dynamic: int, static: int, opt_in: 
 
 
 @pytest.mark.parametrize(("dynamic", "static"), [(227 * 1024 + 1, 0), (227 * 1024 - 15, 16)])
-def test_more_shared_memory_than_there_is_is_refused(fresh: Opened, dynamic: int, static: int) -> None:
-    device = fresh()
+def test_more_shared_memory_than_there_is_is_refused(dynamic: int, static: int) -> None:
+    device = local()
     shared = ".shared .align 4 .b8 kept[16];" if static else ""
     use = "st.shared.u32 [kept], %x;" if static else ""
     verdict = device.verify(written(use, shared=shared, shared_bytes=dynamic), SMALL, seed=1)
@@ -231,10 +242,8 @@ def test_more_shared_memory_than_there_is_is_refused(fresh: Opened, dynamic: int
         pytest.param(75 * 1024, 32, [100], id="three blocks: 3 * 76 of 228 KB"),
     ],
 )
-def test_carve_out_covers_the_resident_blocks(
-    fresh: Opened, dynamic: int, threads: int, percent: list[int]
-) -> None:
-    device = fresh()
+def test_carve_out_covers_the_resident_blocks(dynamic: int, threads: int, percent: list[int]) -> None:
+    device = local()
     device.verify(written(shared_bytes=dynamic, threads=threads), SMALL, seed=1)
     assert set_attributes(device, 9) == percent
 
@@ -248,8 +257,8 @@ def test_a_block_that_fits_nowhere_is_refused(device: CudaDevice) -> None:
 # Time
 
 
-def test_a_measurement_says_how_it_was_obtained(opened: Opened) -> None:
-    measured = opened(noise=0.003).measure(emitted(), SMALL, None)
+def test_a_measurement_says_how_it_was_obtained() -> None:
+    measured = local(noise=0.003).measure(emitted(), SMALL, None)
     assert measured.source is Source.CUDA_EVENTS
     assert measured.policy == "cold-l2"
     assert len(measured.times_us) in (10, 20)
@@ -261,53 +270,53 @@ def test_a_measurement_says_how_it_was_obtained(opened: Opened) -> None:
     assert "throttling" not in measured.details
 
 
-def test_cold_calls_find_nothing_in_l2_and_warm_ones_all(opened: Opened) -> None:
+def test_cold_calls_find_nothing_in_l2_and_warm_ones_all() -> None:
     """20 us a launch and 100 us for every MiB that comes from memory: A, codes and C."""
-    measured = opened().measure(emitted(), SMALL, None)
+    measured = local().measure(emitted(), SMALL, None)
     nbytes = 33 * 96 + 96 * 48 // 4 + 33 * 48 * 4
     assert measured.time_us == pytest.approx(20 + 100 * nbytes / 2**20, rel=1e-3)
     assert measured.other_us["warm"] == pytest.approx(20, rel=1e-6)
 
 
-def test_l2_is_overwritten_before_every_cold_repeat(fresh: Opened) -> None:
-    device = fresh(l2_bytes=3 << 20)
+def test_l2_is_overwritten_before_every_cold_repeat() -> None:
+    device = local(l2_bytes=3 << 20)
     measured = device.measure(emitted(), SMALL, None)
     flushes = [nbytes for _, nbytes in device.run(AskCalls("memsetAsync"))]
     assert flushes.count(4 * (3 << 20)) == len(measured.times_us)
 
 
-def test_every_step_of_the_plan_is_timed(opened: Opened) -> None:
+def test_every_step_of_the_plan_is_timed() -> None:
     """The stand-in takes 1 us and 1 us a MB for a memset."""
-    device, candidate = opened(miss_us_per_mib=0.0), emitted()
+    device, candidate = local(miss_us_per_mib=0.0), emitted()
     alone = device.measure(candidate, SMALL, None)
     zeroing = with_plan(candidate, MemsetStep("C", 0, "4 * m * n"), main_step(candidate))
     zeroed = device.measure(zeroing, SMALL, None)
     assert zeroed.time_us - alone.time_us == pytest.approx(1 + 4 * 33 * 48 / 1e6)
 
 
-def test_short_work_is_grouped_and_long_work_is_not(opened: Opened) -> None:
-    short = opened(launch_us=3.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
-    long = opened(launch_us=1000.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
+def test_short_work_is_grouped_and_long_work_is_not() -> None:
+    short = local(launch_us=3.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
+    long = local(launch_us=1000.0, miss_us_per_mib=0.0).measure(emitted(), SMALL, None)
     assert short.details["calls_per_group"] == 20
     assert long.details["calls_per_group"] == 1
     assert [short.time_us, long.time_us] == pytest.approx([3.0, 1000.0])
 
 
-def test_buffers_of_a_group_stay_within_their_memory(opened: Opened) -> None:
+def test_buffers_of_a_group_stay_within_their_memory() -> None:
     one_set = 33 * 96 + 96 * 48 // 4 + 33 * 48 * 4
     policy = replace(QUICK, most_set_bytes=4 * one_set + 1)
-    measured = opened(policy, launch_us=3.0).measure(emitted(), SMALL, None)
+    measured = local(policy, launch_us=3.0).measure(emitted(), SMALL, None)
     assert measured.details["calls_per_group"] == 4
 
 
-def test_without_graphs_calls_are_queued_one_by_one(opened: Opened) -> None:
-    measured = opened(has_graphs=False).measure(emitted(), SMALL, None)
+def test_without_graphs_calls_are_queued_one_by_one() -> None:
+    measured = local(has_graphs=False).measure(emitted(), SMALL, None)
     assert measured.details["launch"] == "direct"
     assert measured.other_us["warm"] == pytest.approx(20, rel=1e-6)
 
 
-def test_a_clearly_slower_candidate_is_stopped_early(opened: Opened) -> None:
-    device = opened(noise=0.01)
+def test_a_clearly_slower_candidate_is_stopped_early() -> None:
+    device = local(noise=0.01)
     fast = device.measure(emitted(), SMALL, best_us=30.0)
     slow = device.measure(emitted(), SMALL, best_us=10.0)
     assert fast.details["ended"] != "slower"
@@ -317,35 +326,35 @@ def test_a_clearly_slower_candidate_is_stopped_early(opened: Opened) -> None:
     assert slow.energy_j is None
 
 
-def test_a_budget_ends_the_repeats(opened: Opened) -> None:
+def test_a_budget_ends_the_repeats() -> None:
     policy = replace(QUICK, budget_s=0.0, rule=StoppingRule(most_repeats=640))
-    measured = opened(policy, noise=0.05).measure(emitted(), SMALL, None)
+    measured = local(policy, noise=0.05).measure(emitted(), SMALL, None)
     assert measured.details["ended"] == "exhausted"
     assert len(measured.times_us) < 10
     assert measured.details["precision"] == float("inf")
 
 
-def test_energy_is_power_times_time(opened: Opened) -> None:
+def test_energy_is_power_times_time() -> None:
     """300 W and 20 us a warm launch are 6 mJ; the counter moves in steps."""
-    measured = opened().measure(emitted(), SMALL, None)
+    measured = local().measure(emitted(), SMALL, None)
     assert measured.energy_j == pytest.approx(6e-3, rel=0.1)
 
 
-def test_without_nvml_its_columns_are_empty(opened: Opened) -> None:
-    measured = opened(has_nvml=False).measure(emitted(), SMALL, None)
+def test_without_nvml_its_columns_are_empty() -> None:
+    measured = local(has_nvml=False).measure(emitted(), SMALL, None)
     assert (measured.clock_mhz, measured.temperature_c, measured.energy_j) == (None, None, None)
     assert measured.driver == "CUDA 13"
 
 
-def test_throttling_is_flagged_and_idling_is_not(opened: Opened) -> None:
-    assert opened(throttling=0b1000101).measure(emitted(), SMALL, None).details["throttling"] == (
+def test_throttling_is_flagged_and_idling_is_not() -> None:
+    assert local(throttling=0b1000101).measure(emitted(), SMALL, None).details["throttling"] == (
         "hw_thermal_slowdown,sw_power_cap"
     )
-    assert "throttling" not in opened(throttling=0b1).measure(emitted(), SMALL, None).details
+    assert "throttling" not in local(throttling=0b1).measure(emitted(), SMALL, None).details
 
 
-def test_nothing_is_left_on_the_device(fresh: Opened) -> None:
-    device = fresh()
+def test_nothing_is_left_on_the_device() -> None:
+    device = local()
     for _ in range(2):
         device.verify(emitted(), SMALL, 1)
         device.measure(emitted(), SMALL, None)
@@ -358,9 +367,9 @@ def test_nothing_is_left_on_the_device(fresh: Opened) -> None:
 # Finalists
 
 
-def test_the_faster_finalist_wins(opened: Opened) -> None:
+def test_the_faster_finalist_wins() -> None:
     """One of them zeroes C first, which costs it 1 us of 21: 5 %."""
-    device, candidate = opened(noise=0.005), emitted()
+    device, candidate = local(noise=0.005), emitted()
     slower = with_plan(candidate, MemsetStep("C", 0, "4 * m * n"), main_step(candidate))
     finalists = device.compare([slower, candidate], SMALL, seed=5)
     assert finalists.comparison.winner == 1
@@ -368,8 +377,8 @@ def test_the_faster_finalist_wins(opened: Opened) -> None:
     assert len(finalists.rounds_us) == 40
 
 
-def test_equals_tie_and_the_simplest_is_taken(opened: Opened) -> None:
-    device, candidate = opened(noise=0.005), emitted()
+def test_equals_tie_and_the_simplest_is_taken() -> None:
+    device, candidate = local(noise=0.005), emitted()
     larger = with_step(candidate, shared_bytes=main_step(candidate).shared_bytes + 16)
     finalists = device.compare([larger, candidate, larger], SMALL, seed=6)
     assert finalists.comparison.winner is None
@@ -433,15 +442,15 @@ def test_the_bound_is_on_the_row_and_holds(device: CudaDevice) -> None:
     assert measured.time_us > measured.bound_us
 
 
-def test_a_gpu_that_no_arch_fits_is_refused(fresh: Opened) -> None:
+def test_a_gpu_that_no_arch_fits_is_refused(opened: Opened) -> None:
     with pytest.raises(DeviceError, match="NVIDIA Stand-in 9000 is sm_75, which no known architecture fits"):
-        fresh(capability=(7, 5))
+        opened(capability=(7, 5))
 
 
 @pytest.mark.parametrize(("index", "count"), [(1, 1), (3, 2)])
-def test_a_gpu_that_is_not_there_is_refused(fresh: Opened, index: int, count: int) -> None:
+def test_a_gpu_that_is_not_there_is_refused(opened: Opened, index: int, count: int) -> None:
     with pytest.raises(DeviceError, match=f"cuda:{index} must be one of the {count} GPUs"):
-        fresh(index=index, count=count)
+        opened(index, count=count)
 
 
 def test_a_gpu_is_found_by_its_name(device: CudaDevice) -> None:
@@ -463,8 +472,8 @@ def test_without_cupy_every_form_says_so(index: str) -> None:
         open_cuda(index)
 
 
-def test_two_gpus_work_at_the_same_time(fresh: Opened) -> None:
-    both = CudaDevices([fresh(count=2), fresh(count=2, index=1)])
+def test_two_gpus_work_at_the_same_time(opened: Opened) -> None:
+    both = CudaDevices([opened(count=2), opened(count=2, which=1)])
     assert (both.lanes, both.name) == (2, "cuda:NVIDIA Stand-in 9000")
     candidate, verdicts = emitted(), []
 
@@ -484,6 +493,6 @@ def test_two_gpus_work_at_the_same_time(fresh: Opened) -> None:
     both.close()
 
 
-def test_gpus_of_two_models_are_no_one_device(fresh: Opened) -> None:
+def test_gpus_of_two_models_are_no_one_device(opened: Opened) -> None:
     with pytest.raises(DeviceError, match="cuda:all needs GPUs of one model, found cuda:A, cuda:B"):
-        CudaDevices([fresh(name="A"), fresh(name="B")])
+        CudaDevices([opened(name="A"), opened(name="B")])

@@ -17,9 +17,11 @@ from hostile_jobs import (
     CloseChannel,
     Die,
     DieSoon,
+    FatalToRead,
     Fault,
     Hang,
     Leave,
+    OnlyForTheParent,
     OpenDying,
     OpenHanging,
     OpenPlain,
@@ -113,7 +115,7 @@ def test_prints_do_not_garble_answers(worker: Worker) -> None:
     ],
 )
 def test_garbage_on_the_channel_is_a_crash(worker: Worker, payload: bytes) -> None:
-    with pytest.raises(CandidateCrashError, match="sent garbage while taking the job"):
+    with pytest.raises(CandidateCrashError, match="sent garbage while beginning"):
         worker.run(WriteToChannel(payload))
     assert unharmed(worker)
     assert worker.spawned == 2
@@ -220,6 +222,19 @@ def test_death_between_jobs_harms_no_candidate(worker: Worker) -> None:
         time.sleep(0.02)
     assert unharmed(worker)
     assert worker.spawned == 2
+
+
+def test_a_job_that_the_worker_cannot_read_is_a_crash(worker: Worker) -> None:
+    with pytest.raises(CandidateCrashError, match=r"the job cannot be read: ValueError.*no job of mine"):
+        worker.run(OnlyForTheParent())
+    assert unharmed(worker)
+    assert worker.spawned == 1
+
+
+def test_a_worker_that_always_dies_between_jobs_is_lost(worker: Worker) -> None:
+    with pytest.raises(WorkerLostError, match=r"3 workers in a row were lost between jobs.*exited with 5"):
+        worker.run(FatalToRead())
+    assert worker.spawned == 3
 
 
 def test_failures_in_a_row_end_the_study(worker: Worker) -> None:

@@ -46,7 +46,7 @@ Specifications per Compute Capability")."""
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE = 1, 2, 3
 _NON_BLOCKING = 1
-_CAPTURE_THREAD_LOCAL = 1
+_CAPTURE_RELAXED = 2  # a library may allocate while it is captured; plans do nothing but launch and fill
 
 # Status numbers are the same in both APIs (cuda.h, enum CUresult). After these the context is lost.
 _STICKY = {
@@ -292,7 +292,7 @@ class Driver:
         """Executable graph of what `queue` puts on the stream, uploaded and ready."""
         runtime = self._apis.runtime
         with self._faults():
-            runtime.streamBeginCapture(self.stream, _CAPTURE_THREAD_LOCAL)
+            runtime.streamBeginCapture(self.stream, _CAPTURE_RELAXED)
         try:
             queue()
         except BaseException:

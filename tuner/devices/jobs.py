@@ -16,7 +16,7 @@ from tuner.devices.cupy_api import cupy_apis
 from tuner.devices.device import Candidate
 from tuner.devices.driver import Driver, GpuFacts, index_of
 from tuner.devices.errors import CandidateFaultError
-from tuner.devices.launch import Buffers, Call, LoadedPlan
+from tuner.devices.launch import GUARD_BYTES, Buffers, Call, LoadedPlan
 from tuner.devices.serving import Report
 from tuner.devices.stopwatch import Stopwatch, Timing, TimingPolicy, Work
 from tuner.devices.timing import Comparison, compare
@@ -268,11 +268,16 @@ class Loaded:
         self._sets: list[Buffers] = []
         self.plan = LoadedPlan(bench.driver, bench.facts, candidate.emitted.plan, candidate.binary.cubin)
 
-    def buffers(self, guard_bytes: int | None = None) -> Buffers:
+    def buffers(self, guard_bytes: int = GUARD_BYTES, like: Buffers | None = None) -> Buffers:
         """A fresh set of buffers, closed with this object."""
-        extra = {} if guard_bytes is None else {"guard_bytes": guard_bytes}
         made = Buffers(
-            self._bench.driver, self._kernel.spec, self._problem, self._inputs, self._workspace, **extra
+            self._bench.driver,
+            self._kernel.spec,
+            self._problem,
+            self._inputs,
+            self._workspace,
+            guard_bytes,
+            like,
         )
         self._sets.append(made)
         return made
@@ -288,7 +293,7 @@ class Loaded:
 
         def call_on(index: int) -> Call:
             while len(sets) <= index:
-                sets.append(self.buffers(guard_bytes=0))
+                sets.append(self.buffers(guard_bytes=0, like=sets[0] if sets else None))
                 calls.append(self.call_on(sets[-1]))
             return calls[index]
 

@@ -156,6 +156,7 @@ class Buffers:
         inputs: As the schedule wants them.
         workspace_bytes: Of the plan for this problem.
         guard_bytes: Length of each guard zone; none where only time is asked for.
+        like: Another set, whose inputs are copied on the device instead of coming from the host again.
 
     Raises:
         CandidateFaultError: ``out_of_memory``.
@@ -169,6 +170,7 @@ class Buffers:
         inputs: Inputs,
         workspace_bytes: int,
         guard_bytes: int = GUARD_BYTES,
+        like: "Buffers | None" = None,
     ) -> None:
         self._driver = driver
         self._guard_bytes = guard_bytes
@@ -195,7 +197,10 @@ class Buffers:
                 fault.kind, f"{problem} needs {needed} bytes in {len(self._sizes)} buffers: {fault}"
             ) from fault
         for name, values in inputs.buffers.items():
-            driver.upload(self.addresses[name], values)
+            if like is None:
+                driver.upload(self.addresses[name], values)
+            else:
+                driver.copy(self.addresses[name], like.addresses[name], values.nbytes)
 
     @property
     def addresses(self) -> dict[str, int]:
@@ -216,11 +221,6 @@ class Buffers:
             if name not in self._inputs.buffers:
                 is_int = name in self._outputs and self._outputs[name].dtype.kind in "iu"
                 self._driver.fill(base + self._guard_bytes, _POISON_INT if is_int else _POISON_FLOAT, nbytes)
-
-    def copy_inputs_from(self, other: "Buffers") -> None:
-        """Queue the copying of every input from another set."""
-        for name in self._inputs.buffers:
-            self._driver.copy(self.addresses[name], other.addresses[name], self._sizes[name])
 
     def outputs(self) -> dict[str, Array]:
         """Every output by name, after all that is queued. The arrays are overwritten by the next call."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from tuner.devices.channel import Channel, ChannelClosedError
+from tuner.devices.channel import Channel, ChannelClosedError, ChannelGarbageError
 from tuner.devices.device import DeviceError
 from tuner.devices.errors import CandidateFaultError, StickyFaultError
 
@@ -44,6 +44,11 @@ class Unavailable:
     """The device cannot be opened."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The job has arrived and begins. A worker that dies before it says so has not touched the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,12 @@ def _serve(channel: Channel) -> None:
         return
     channel.send(Ready())
     while True:
-        job: Job[Any] = channel.receive()
+        try:
+            job: Job[Any] = channel.receive()
+        except ChannelGarbageError as garbage:
+            channel.send(Broke(f"the job cannot be read: {garbage}"))
+            continue
+        channel.send(Taken())
         answer = _run(job, bench)
         try:
             channel.send(answer)

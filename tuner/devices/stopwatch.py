@@ -46,7 +46,7 @@ class TimingPolicy:
     most_calls: int = 64
     most_set_bytes: int = 1024 * MIB
     flush_factor: float = 4.0
-    energy_s: float = 0.3
+    energy_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)

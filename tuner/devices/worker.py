@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 from tuner.devices.channel import Channel, ChannelClosedError, ChannelGarbageError, ChannelTimeoutError
 from tuner.devices.device import DeviceError
 from tuner.devices.errors import CandidateCrashError, CandidateFaultError, CandidateTimeoutError
-from tuner.devices.serving import Broke, Done, Faulted, Job, Opener, Phase, Ready, Unavailable
+from tuner.devices.serving import Broke, Done, Faulted, Job, Opener, Phase, Ready, Taken, Unavailable
 
 R = TypeVar("R")
 
@@ -115,7 +115,7 @@ class Worker:
 
     def _run(self, job: Job[Any]) -> Any:
         process = self._take(job)
-        phase, limit_s = "taking the job", self._limits.take_s
+        phase, limit_s = "beginning", self._limits.take_s
         while True:
             try:
                 answer = process.channel.receive(limit_s)
@@ -143,22 +143,33 @@ class Worker:
                     raise CandidateCrashError(f"the worker sent garbage while {phase}: {answer!r:.100}")
 
     def _take(self, job: Job[Any]) -> "_Process":
-        """A worker that has been sent the job. One found dead had none, so the job goes to its successor."""
-        deaths = ""
+        """A worker that has begun the job. One that is lost before has not touched it: the next one has it.
+
+        Raises:
+            CandidateCrashError: The worker cannot read the job.
+        """
         for _ in range(self._limits.starts):
             process = self._process or self._start()
             try:
                 process.channel.send(job, self._limits.take_s)
+                answer = process.channel.receive(self._limits.take_s)
             except ChannelTimeoutError:
-                self._discard()
-                deaths = f"did not take a job within {self._limits.take_s:g} s"
+                reason = f"did not take a job within {self._limits.take_s:g} s"
             except ChannelClosedError:
-                deaths = self._bury(process)
+                reason = self._bury(process)
+            except ChannelGarbageError as garbage:
+                reason = f"sent garbage: {garbage}"
             else:
-                return process
-        raise WorkerLostError(
-            f"{self._limits.starts} workers in a row were lost between jobs; the last {deaths}"
-        )
+                match answer:
+                    case Taken():
+                        return process
+                    case Broke(message):
+                        raise CandidateCrashError(message)
+                    case _:
+                        reason = f"sent garbage: {answer!r:.100}"
+            self._discard()
+        lost = f"{self._limits.starts} workers in a row were lost between jobs"
+        raise WorkerLostError(f"{lost}; the last {reason}")
 
     def _start(self) -> "_Process":
         if self._is_closed:

@@ -1,0 +1,84 @@
+"""NVML's answers, and what remains where it has none."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cuda_standin import StandInGpu, stand_in
+
+from tuner.devices.clocks import Clocks, ClockSample, ClockSummary, open_clocks
+
+
+class FakeNvmlError(Exception):
+    """As `pynvml.NVMLError`."""
+
+
+def not_supported(*_: Any) -> Any:
+    raise FakeNvmlError("Not Supported")
+
+
+def test_a_summary_takes_medians_and_every_reason() -> None:
+    samples = [
+        ClockSample(1700.0, 2600.0, 60.0, ("sw_power_cap",)),
+        ClockSample(1500.0, 2600.0, 71.0, ("hw_thermal_slowdown", "sw_power_cap")),
+        ClockSample(1710.0, None, None),
+    ]
+    assert ClockSummary.of(samples) == ClockSummary(
+        1700.0, 1500.0, 2600.0, 71.0, ("hw_thermal_slowdown", "sw_power_cap")
+    )
+    assert ClockSummary.of([]) == ClockSummary(None, None, None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0b1, ()),  # idle
+        (0b100010010, ()),  # clocks that somebody chose, sync boost
+        (0b100, ("sw_power_cap",)),
+        (0b01001000, ("hw_slowdown", "hw_thermal_slowdown")),
+        (0b10100000, ("sw_thermal_slowdown", "hw_power_brake_slowdown")),
+    ],
+)
+def test_reasons_have_names(bits: int, names: tuple[str, ...]) -> None:
+    _, nvml, _ = stand_in(StandInGpu(throttling=bits))
+    assert Clocks(nvml, "0000:00:00.0").sample().throttling == names
+
+
+def test_what_a_gpu_does_not_answer_is_none() -> None:
+    """A MIG slice has no clocks and no energy."""
+    nvml = SimpleNamespace(
+        NVMLError=FakeNvmlError,
+        nvmlDeviceGetHandleByPciBusId=lambda bus: bus,
+        nvmlDeviceGetCurrentClocksEventReasons=not_supported,
+        nvmlDeviceGetClockInfo=not_supported,
+        nvmlDeviceGetMaxClockInfo=not_supported,
+        nvmlDeviceGetTemperature=lambda handle, sensor: 40,
+        nvmlDeviceGetTotalEnergyConsumption=not_supported,
+        nvmlSystemGetDriverVersion=lambda: b"535.104.05",
+    )
+    clocks = Clocks(nvml, "0000:00:00.0")
+    assert clocks.sample() == ClockSample(None, None, 40, ())
+    assert (clocks.energy_mj(), clocks.max_sm_mhz(), clocks.driver_version) == (None, None, "535.104.05")
+
+
+def test_an_unknown_gpu_and_no_nvml_answer_nothing() -> None:
+    nvml = SimpleNamespace(NVMLError=FakeNvmlError, nvmlDeviceGetHandleByPciBusId=not_supported)
+    for clocks in (Clocks(nvml, "0000:FF:00.0"), Clocks(None, "0000:00:00.0")):
+        assert clocks.sample() == ClockSample()
+        assert (clocks.energy_mj(), clocks.max_sm_mhz()) == (None, None)
+
+
+def test_an_older_nvml_has_another_name_for_reasons() -> None:
+    nvml = SimpleNamespace(
+        NVMLError=FakeNvmlError,
+        nvmlDeviceGetHandleByPciBusId=lambda bus: bus,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0b100,
+        nvmlDeviceGetClockInfo=lambda handle, which: {1: 1410, 2: 1593}[which],
+        nvmlDeviceGetTemperature=lambda handle, sensor: 40,
+    )
+    assert Clocks(nvml, "").sample() == ClockSample(1410, 1593, 40, ("sw_power_cap",))
+
+
+def test_nvml_of_this_machine_can_be_asked() -> None:
+    sample = open_clocks("FFFF:FF:00.0").sample()
+    assert sample == ClockSample()
