@@ -173,9 +173,9 @@ class Expected:
         """True where an element is wrong. NaN and infinity are wrong wherever a bound applies."""
         expected = self.values[name]
         if name not in self.bounds:
-            return _bits(actual) != _bits(expected.astype(actual.dtype, copy=False))
+            return np.not_equal(_bits(actual), _bits(expected.astype(actual.dtype, copy=False)))
         with np.errstate(invalid="ignore"):
-            return ~(np.abs(actual.astype(np.float64) - expected) <= self.bounds[name])
+            return ~np.less_equal(np.abs(actual.astype(np.float64) - expected), self.bounds[name])
 
 
 def _bits(values: Array) -> Array:
