@@ -259,6 +259,17 @@ class ClockRaces:
                 batch, "race", message, site, block, thread, cell, other, self.write_site, self.write_thread
             )
 
+    def hold(self, offsets: Any, nbytes: int, mask: Any, site: Site, threads: Any) -> None:
+        """Something goes on reading these bytes until `unhold`: no clock is past it."""
+        block, thread, cell = self.select(offsets, nbytes, mask, threads)
+        self.read_time[block, cell, thread] = np.iinfo(np.int32).max
+        self.read_site[block, cell] = site.number
+
+    def unhold(self, offsets: Any, nbytes: int, mask: Any, site: Site, threads: Any) -> None:
+        """The reads are over; they count as the thread's reads of now."""
+        block, thread, cell = self.select(offsets, nbytes, mask, threads)
+        self.read_time[block, cell, thread] = self.own(block, thread)
+
     def land(self, offsets: Any, nbytes: int, mask: Any, site: Site) -> None:
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         self.write_thread[block, cell] = thread

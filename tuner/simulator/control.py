@@ -107,9 +107,10 @@ def nothing(site: Site) -> Any:
 @instruction("membar", "fence")
 def fence(opcode: Opcode) -> Recipe:
     """Makes strong accesses around it release and acquire; one of cta scope does so within the block only."""
-    proxy = opcode.flag(
-        "proxy", "alias", "async", "async::global", "async::shared::cta", "tensormap::generic"
-    )
+    proxy = opcode.flag("proxy")
+    if proxy:
+        opcode.flag("alias", "async", "async::global", "async::shared::cta", "tensormap::generic")
+        opcode.flag("generic", "global", "shared::cta", "shared::cluster")
     opcode.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init", "level")
     wide = not opcode.flag("cta") or proxy
     opcode.flag("gl", "gpu", "sys", "cluster")

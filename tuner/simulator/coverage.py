@@ -16,4 +16,5 @@ import tuner.simulator.matrix
 import tuner.simulator.mbarriers
 import tuner.simulator.moves
 import tuner.simulator.warps
+import tuner.simulator.wgmma
 import tuner.simulator.wmma  # noqa: F401

@@ -200,6 +200,20 @@ class SharedRaces:
         if other.any():
             self.same_instruction(batch, offsets, nbytes, mask, site, values, cells, keys, other)
 
+    def hold(
+        self, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site, threads: NDArray[np.int64]
+    ) -> None:
+        """Something goes on reading these bytes until `unhold`: whatever the epoch, a write is a race."""
+        cells, keys, _ = self.select(offsets, nbytes, mask, site, threads)
+        self.reads.reshape(-1)[cells] = (keys & ((1 << EPOCH_SHIFT) - 1)) | IN_FLIGHT
+
+    def unhold(
+        self, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site, threads: NDArray[np.int64]
+    ) -> None:
+        """The reads are over; they count as the thread's reads of now."""
+        cells, keys, _ = self.select(offsets, nbytes, mask, site, threads)
+        self.reads.reshape(-1)[cells] = keys
+
     def land(self, offsets: NDArray[np.int64], nbytes: int, mask: Any, site: Site) -> None:
         """An asynchronous copy has been waited for by its thread: it is that thread's write of now."""
         cells, keys, _ = self.select(offsets, nbytes, mask, site)
@@ -291,7 +305,9 @@ def _note(table: Keys, cells: Keys, keys: Keys, start: Any, first: int) -> None:
     if known.max() >= first:
         other |= (known >= start) & ((known ^ keys) >> SITE_BITS != 0)
     if other.any():
+        held = known >= IN_FLIGHT
         flat[cells[other]] = keys[other] | (MANY << SITE_BITS)
+        flat[cells[held]] = known[held]
 
 
 def _words(values: NDArray[Any]) -> list[NDArray[np.uint64]]:
