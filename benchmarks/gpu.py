@@ -18,13 +18,13 @@ from pathlib import Path
 
 from emitters import kernel_named
 from emitters.kernel import Problem, schedule_values
-from results.trial import Measurement, Outcome, StudyKey, Trial
+from results.trial import Measurement, StudyKey, Trial
 from search_spaces import space_for
 from tuner.baselines import BaselineTime, time_baselines
 from tuner.devices.cuda import CudaDevice, CudaDevices, open_cuda
-from tuner.devices.device import Candidate, DeviceError
+from tuner.devices.device import DeviceError
+from tuner.finals import Final, final_of
 from tuner.library_calls import Libraries
-from tuner.pipeline import BuildJob, build
 from tuner.ptxas import Assembler
 from tuner.study import Tuning
 from tuner.task import Request, Task
@@ -39,7 +39,6 @@ SHAPES = (
     "16384x1280x1280",
 )
 FIRST_TRIALS = 24  # from which the speed of the search is taken
-FINALISTS = 4
 RESERVED_S = 15.0  # of a shape's share, for finalists and baselines
 SEED = 1
 
@@ -53,28 +52,18 @@ class ShapeResult:
     Attributes:
         problem: The shape.
         rows: Every trial.
-        finalists: Trial numbers of those that were timed again.
-        medians_us: Their times in the interleaved rounds.
-        chosen: Which of them: the winner, or the simplest of the tied.
-        is_tie: Whether it was a tie.
+        final: What the interleaved rounds found.
         baselines: What a user would call instead.
     """
 
     problem: Problem
     rows: tuple[Trial, ...]
-    finalists: tuple[int, ...]
-    medians_us: tuple[float, ...]
-    chosen: int
-    is_tie: bool
+    final: Final
     baselines: tuple[BaselineTime, ...]
 
     @property
-    def best_us(self) -> float:
-        return self.medians_us[self.chosen]
-
-    @property
     def best(self) -> Trial:
-        return next(row for row in self.rows if row.number == self.finalists[self.chosen])
+        return next(row for row in self.rows if row.number == self.final.chosen)
 
 
 class Quiet:
@@ -103,27 +92,13 @@ def tune_shape(
     more = int((ends_at - time.monotonic()) / a_trial_s)
     if more > 0:
         rows = _tuned(open_device, shape, out, FIRST_TRIALS + more, workers)
-    timed = sorted(
-        (row for row in rows if row.outcome is Outcome.OK and row.measurement is not None),
-        key=lambda row: _measured(row).time_us,
-    )
-    if not timed:
-        raise DeviceError(f"no trial of {shape} has a time: {rows[-1].message if rows else 'there is none'}")
     device = open_device()
     try:
-        kernel = kernel_named(KERNEL)
-        problem = kernel.spec.parse_problem(shape)
-        candidates = [_candidate(row, device, problem) for row in timed[:FINALISTS]]
-        finalists = device.compare(candidates, problem, SEED)
-        return ShapeResult(
-            problem=problem,
-            rows=tuple(rows),
-            finalists=tuple(row.number for row in timed[:FINALISTS]),
-            medians_us=finalists.comparison.medians,
-            chosen=finalists.chosen(candidates),
-            is_tie=finalists.comparison.winner is None,
-            baselines=time_baselines(device, kernel.id, problem, libraries),
-        )
+        problem = kernel_named(KERNEL).spec.parse_problem(shape)
+        final = final_of(rows, device, problem, Assembler())
+        if final is None:
+            raise DeviceError(f"no trial of {shape} has a time; the last says: {rows[-1].message}")
+        return ShapeResult(problem, tuple(rows), final, time_baselines(device, KERNEL, problem, libraries))
     finally:
         device.close()
 
@@ -151,14 +126,6 @@ def _tuned(open_device: OpenDevice, shape: str, out: Path, trials: int, workers:
     return tuning.rows
 
 
-def _candidate(row: Trial, device: CudaDevice | CudaDevices, problem: Problem) -> Candidate:
-    sizes = tuple(problem.sizes.values())
-    built = build(BuildJob(row.key.kernel, dict(row.schedule), device.target, sizes, Assembler()))
-    if built.candidate is None:
-        raise DeviceError(f"trial {row.number} was timed, but does not build again: {built.failure}")
-    return built.candidate
-
-
 def _measured(row: Trial) -> Measurement:
     assert row.measurement is not None
     return row.measurement
@@ -181,8 +148,8 @@ def table_of(results: Sequence[ShapeResult], gpu: str, driver: str) -> str:
         hand = f"{by_hand.measurement.time_us:.1f}" if by_hand and by_hand.measurement else "-"
         clock = _measured(result.best).clock_mhz
         head = (
-            f"| {result.problem} | {len(result.rows)} | {hand} | {result.best_us:.1f} "
-            f"| {operations / result.best_us / 1e6:.0f} | {'yes' if result.is_tie else 'no'} "
+            f"| {result.problem} | {len(result.rows)} | {hand} | {result.final.time_us:.1f} "
+            f"| {operations / result.final.time_us / 1e6:.0f} | {'yes' if result.final.is_tie else 'no'} "
             f"| {'-' if clock is None else f'{clock:.0f}'} "
         )
         for baseline in result.baselines or (BaselineTime("-", None, "none"),):
@@ -190,7 +157,9 @@ def table_of(results: Sequence[ShapeResult], gpu: str, driver: str) -> str:
                 lines.append(f"{head}| {baseline.name} | {baseline.reason} | - |")
             else:
                 theirs = baseline.measurement.time_us
-                lines.append(f"{head}| {baseline.name} | {theirs:.1f} | {theirs / result.best_us:.2f} |")
+                lines.append(
+                    f"{head}| {baseline.name} | {theirs:.1f} | {theirs / result.final.time_us:.2f} |"
+                )
             head = "| | | | | | | "
     lines += ["", "Chosen schedules:", ""]
     for result in results:
@@ -241,7 +210,7 @@ def bench(
         share = (ends_at - time.monotonic()) / (len(shapes) - number)
         results.append(tune_shape(open_device, shape, place, share, workers, libraries))
         best = results[-1]
-        print(f"{shape}: {best.best_us:.1f} us after {len(best.rows)} trials", flush=True)
+        print(f"{shape}: {best.final.time_us:.1f} us after {len(best.rows)} trials", flush=True)
         # Written after each shape: an abort keeps what is done.
         (place / "table.md").write_text(table_of(results, gpu, driver))
         write_history(results, place / "history.csv")

@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tuner.fresh",
         "tuner.checking",
         "tuner.single",
+        "tuner.finals",
         "tuner.promote",
         "tuner.freezing",
         "tuner.doctor",

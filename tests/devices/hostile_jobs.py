@@ -119,7 +119,7 @@ class SlowButReporting:
 
     def run(self, bench: PlainBench) -> str:
         for number in range(self.phases):
-            bench.report(f"phase {number}", 1.5 * self.seconds)
+            bench.report(f"phase {number}", 4 * self.seconds)
             time.sleep(self.seconds)
         return "done"
 

@@ -36,7 +36,6 @@ def load_bench() -> Any:
 def test_the_bench_writes_table_history_and_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = load_bench()
     monkeypatch.setattr(bench, "FIRST_TRIALS", 5)
-    monkeypatch.setattr(bench, "FINALISTS", 2)
     place = bench.bench(
         lambda: TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), POLICY),
         ["48x64x64", "33x48x96"],

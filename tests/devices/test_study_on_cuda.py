@@ -14,6 +14,7 @@ from search_spaces import space_for
 from tuner.devices.cuda import CudaDevice
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
+from tuner.finals import final_of
 from tuner.ptxas import Assembler
 from tuner.study import Ending, Tuning
 from tuner.task import Request, Task
@@ -52,7 +53,8 @@ def task_on(device: CudaDevice) -> Task:
 def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
     device = TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), POLICY)
     request = Request(trials=4, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)
-    tuning = Tuning(task_on(device), request, Silent())
+    task = task_on(device)
+    tuning = Tuning(task, request, Silent())
     assert tuning.run() is Ending.COMPLETE
     rows = [row for row in tuning.rows if row.outcome is Outcome.OK]
     assert len(rows) >= 3
@@ -64,6 +66,16 @@ def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
         assert measured.bound_us is not None
         assert measured.bound_us < measured.time_us
         assert measured.other_us["warm"] < measured.time_us
+    arena = TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), POLICY)
+    final = final_of(tuning.rows, arena, task.problem, Assembler(), count=3)
+    arena.close()
+    assert final is not None
+    fastest = sorted(rows, key=lambda row: row.measurement.time_us if row.measurement else 0)[:3]
+    assert final.numbers == tuple(row.number for row in fastest)
+    assert final.chosen in final.tied
+    assert final.is_tie is (len(final.tied) > 1)
+    assert f"{final.chosen}: {final.time_us:.2f} us" in str(final)
+    assert final_of([], arena, task.problem, Assembler()) is None
     with TrialStore(tmp_path) as store:
         kept: Any = store.trials(tuning.name)
     assert {row.number for row in kept} == {row.number for row in tuning.rows}

@@ -95,7 +95,7 @@ def test_timeout_kills_worker(worker: Worker, tmp_path: Path) -> None:
 
 
 def test_a_limit_holds_for_a_phase_not_for_the_job(worker: Worker) -> None:
-    assert worker.run(SlowButReporting(phases=4, seconds=0.3)) == "done"
+    assert worker.run(SlowButReporting(phases=8, seconds=0.2)) == "done"
     assert worker.spawned == 1
 
 
