@@ -13,8 +13,8 @@ _ROWS_AT_ONCE = 4096
 def product_s8(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int32]:
     """`a @ b`, exact, as s32 (which it fits: K <= 131071).
 
-    float32 products of as many terms as stay below 2^24, added as integers. For ternary `b` that is one product:
-    128 * 131071 < 2^24.
+    float32 products of as many terms as stay below 2^24, added as integers. For ternary `b` that is one
+    product: 128 * 131071 < 2^24.
 
     Args:
         a: Shape (M, K).

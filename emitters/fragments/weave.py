@@ -1,8 +1,8 @@
 """Interleaving of tensor-core instructions with everything else that a main loop has to do.
 
 ptxas keeps memory instructions and barriers in the order in which they are written, and moves what touches
-registers only around them. The text says what is meant: loads of the next fragments one by one between the mma's
-of the present ones.
+registers only around them. The text says what is meant: loads of the next fragments one by one between the
+mma's of the present ones.
 """
 
 from collections.abc import Callable, Sequence
