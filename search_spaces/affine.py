@@ -4,8 +4,6 @@ from emitters.affine import AffineSchedule
 from emitters.target import Target
 from search_spaces.space import Constraint, Parameter, Space
 
-MOST_IN_FLIGHT = 32
-
 PARAMETERS = (
     Parameter("threads", (64, 128, 256, 512, 1024), "power", "threads of a block"),
     Parameter("vector", (1, 2, 4), "power", "elements of one load or store"),
@@ -26,18 +24,6 @@ def _elements_per_block(threads: int, vector: int, unroll: int, turns: int) -> i
 
 
 _CONSTRAINTS = (
-    Constraint(
-        "in-flight",
-        ("vector", "unroll"),
-        lambda vector, unroll, _target: vector * unroll <= MOST_IN_FLIGHT,
-        f"at most {MOST_IN_FLIGHT} elements of a thread are in flight; more only costs registers",
-    ),
-    Constraint(
-        "resident-threads",
-        ("threads",),
-        lambda threads, target: threads <= target.arch.threads_per_sm,
-        "a block must fit an SM",
-    ),
     Constraint(
         "share",
         ("threads", "vector", "unroll", "turns"),

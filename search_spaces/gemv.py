@@ -40,12 +40,6 @@ def walk_constraints(load: str, units_per_step: Callable[[int], int]) -> tuple[C
             walkers,
             f"with more than {MOST_WALKERS} partial sums of a row most have no unit at the usual lengths",
         ),
-        Constraint(
-            "resident-threads",
-            ("warps",),
-            lambda warps, target: warps * WARP <= target.arch.threads_per_sm,
-            "a block must fit an SM",
-        ),
     )
 
 

@@ -1,12 +1,12 @@
 """Schedules of `rmsnorm`."""
 
 from emitters.rmsnorm import RmsNormSchedule
-from emitters.target import WARP, Target
+from emitters.target import Target
+from search_spaces.gemv import registers_fit
 from search_spaces.space import Constraint, Parameter, Space
 
 LONG_ROW = 14336
 LONGEST_CHAIN = 256
-MOST_REGISTERS = 160
 
 PARAMETERS = (
     Parameter("warps", (1, 2, 4, 8, 16, 32), "power", "warps of a block"),
@@ -31,18 +31,16 @@ def _chain(warps: int, warps_per_row: int, vector: int, unroll: int, hold: int, 
     return RmsNormSchedule(warps, warps_per_row, vector, unroll, hold, splits).chain(LONG_ROW)
 
 
+def _fits_registers(warps: int, vector: int, unroll: int, hold: int, _target: Target) -> bool:
+    return registers_fit(RmsNormSchedule(1, 1, vector, unroll, hold, 1).registers, warps)
+
+
 _CONSTRAINTS = (
     Constraint(
         "whole-groups",
         ("warps", "warps_per_row"),
         lambda warps, warps_per_row, _target: warps % warps_per_row == 0,
         "warps must be a multiple of warps_per_row, so that every warp belongs to a row",
-    ),
-    Constraint(
-        "resident-threads",
-        ("warps",),
-        lambda warps, target: warps * WARP <= target.arch.threads_per_sm,
-        "a block must fit an SM",
     ),
     Constraint(
         "hold-in-one-launch",
@@ -52,11 +50,9 @@ _CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        ("vector", "unroll", "hold"),
-        lambda vector, unroll, hold, _target: (
-            RmsNormSchedule(1, 1, vector, unroll, hold, 1).registers <= MOST_REGISTERS
-        ),
-        f"what is held and in flight must leave room within {MOST_REGISTERS} registers a thread",
+        ("warps", "vector", "unroll", "hold"),
+        _fits_registers,
+        "what is held and in flight must fit the registers of an SM",
     ),
     Constraint(
         "chain",

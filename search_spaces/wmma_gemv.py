@@ -2,7 +2,7 @@
 
 from emitters.fragments.wmma import SHAPES
 from emitters.target import Target
-from emitters.wmma_gemv_schedule import MMA, UNIT, WmmaGemvSchedule
+from emitters.wmma_gemv_schedule import MMA, WmmaGemvSchedule
 from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
 
@@ -57,12 +57,6 @@ _CONSTRAINTS = (
         ("instruction", "stages"),
         lambda instruction, stages, _target: instruction == MMA or stages == 1,
         "the layout of wmma fragments is open, so a lane cannot copy its own ahead",
-    ),
-    Constraint(
-        "chunk-for-every-warp",
-        ("warps_per_row", "x_chunk"),
-        lambda warps_per_row, x_chunk, _target: x_chunk == 0 or warps_per_row * UNIT <= x_chunk,
-        "a chunk of x must hold a unit for every warp that shares a row",
     ),
     Constraint(
         "one-way-ahead",
