@@ -23,22 +23,28 @@ _SHOWN = 3
 _KEPT_SIZE = 1 << 24
 
 
-def prove(candidate: Candidate, seed: int) -> Verdict:
+def prove(candidate: Candidate, seed: int, step_budget: int = STEP_BUDGET) -> Verdict:
     """Run a candidate on the edge problems of its schedule.
 
     Args:
         candidate: As built.
         seed: Of the data.
+        step_budget: Instructions a batch of blocks may run before it is called endless.
 
     Raises:
         PtxError: An instruction is not simulated, or the plan does not fit its entry: a gap of ours.
     """
     kernel = kernel_named(candidate.kernel)
-    return prove_on(candidate, kernel.edge_problems(kernel.schedule(candidate.schedule)), seed)
+    problems = kernel.edge_problems(kernel.schedule(candidate.schedule))
+    return prove_on(candidate, problems, seed, step_budget=step_budget)
 
 
 def prove_on(
-    candidate: Candidate, problems: Sequence[Problem], seed: int, blocks: int | None = None
+    candidate: Candidate,
+    problems: Sequence[Problem],
+    seed: int,
+    blocks: int | None = None,
+    step_budget: int = STEP_BUDGET,
 ) -> Verdict:
     """Run a candidate on problems, and stop at the first one that it gets wrong.
 
@@ -47,12 +53,13 @@ def prove_on(
         problems: At least one.
         seed: Of the data.
         blocks: How many blocks to run of each, evenly spread from the first to the last; None for all.
+        step_budget: Instructions a batch of blocks may run before it is called endless.
     """
     module = parsed(candidate.emitted.ptx)
     tried: list[str] = []
     for problem in problems:
         tried.append(str(problem))
-        verdict = _judge(candidate, module, problem, seed, blocks)
+        verdict = _judge(candidate, module, problem, seed, blocks, step_budget)
         if verdict is not None:
             mismatches, first_bad, fault, fault_message = verdict
             return Verdict(mismatches, tuple(tried), first_bad, fault, fault_message)
@@ -88,14 +95,14 @@ def _launch(step: KernelStep, sizes: Mapping[str, int], inputs: Inputs) -> Launc
 
 
 def _judge(
-    candidate: Candidate, module: Module, problem: Problem, seed: int, blocks: int | None
+    candidate: Candidate, module: Module, problem: Problem, seed: int, blocks: int | None, step_budget: int
 ) -> tuple[int, str, str | None, str] | None:
     """Mismatches, the first of them, fault and its message; None where all is right."""
     kernel = kernel_named(candidate.kernel)
     schedule = kernel.schedule(candidate.schedule)
     given = _inputs(kernel.id, problem, seed)
     prepared = kernel.prepare(schedule, problem, given)
-    report = _simulate(candidate.emitted.plan, kernel, module, problem, prepared, seed, blocks)
+    report = _simulate(candidate.emitted.plan, kernel, module, problem, prepared, seed, blocks, step_budget)
     if report.faults:
         fault = report.faults[0]
         return 0, "", fault.kind, f"{fault} on {problem}"
@@ -112,6 +119,7 @@ def _simulate(
     prepared: Inputs,
     seed: int,
     blocks: int | None,
+    step_budget: int,
 ) -> Report:
     sizes = problem.sizes
     buffers: dict[str, NDArray[Any]] = dict(prepared.buffers)
@@ -131,7 +139,7 @@ def _simulate(
         outputs=outputs,
         blocks=None if blocks is None else _spread(plan, sizes, blocks),
         counters=False,
-        step_budget=STEP_BUDGET,
+        step_budget=step_budget,
         seed=seed,
     )
 
