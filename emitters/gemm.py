@@ -27,7 +27,9 @@ __all__ = ["GEMM_S8", "TERNARY_GEMM_S8", "DenseSchedule", "GemmSchedule"]
 
 _LIMITS = (
     Limit("m", "m >= 1", "must be at least 1"),
+    Limit("m", "m <= 1024 * 1024 * 1024", "must be at most 2^30, so that rows are counted in 31 bits"),
     Limit("n", "n >= 16 and n % 16 == 0", "must be a multiple of 16"),
+    Limit("n", "n <= 128 * 1024 * 1024", "must be at most 2^27, so that offsets within a tile fit 32 bits"),
     Limit("k", "k >= 16 and k % 16 == 0", "must be a multiple of 16"),
     Limit("k", "k <= 131071", "must be at most 131071, so that sums fit s32"),
 )

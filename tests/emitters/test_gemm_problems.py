@@ -17,6 +17,8 @@ BOTH = pytest.mark.parametrize("kernel", [TERNARY_GEMM_S8, GEMM_S8], ids=lambda 
     ("sizes", "message"),
     [
         ((0, 16, 16), "m must be at least 1, got 0"),
+        ((2**30 + 1, 16, 16), "m must be at most 2\\^30, .* got 1073741825"),
+        ((1, 2**27 + 16, 16), "n must be at most 2\\^27, .* got 134217744"),
         ((128, 100, 32), "n must be a multiple of 16, got 100"),
         ((128, 0, 32), "n must be a multiple of 16, got 0"),
         ((128, 16, 24), "k must be a multiple of 16, got 24"),

@@ -39,7 +39,7 @@ def guarded(ptx: str, opcode: str) -> int:
         (
             TERNARY_GEMM_S8,
             47950,
-            "5bd713ab02b6d3ab1ed5958206b2164c1ff57515dcc98de3280bf16a22e8b50e",
+            "7aefd0e9629c8d0acbdb2e9f7417bcdec842caa8ea847efb7f1d3bf92fe28252",
             {
                 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 64,
                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16": 12,
@@ -51,7 +51,7 @@ def guarded(ptx: str, opcode: str) -> int:
         (
             GEMM_S8,
             29103,
-            "c09ba3e17686cc47293e41e7ef21e5e0fa06ab751fa42334633821c41544bd37",
+            "3f9a05deabafbbd39906be4d329b855664ccffdbd76fb19d2ecbc76fe27808b3",
             {
                 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": 64,
                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16": 24,
