@@ -74,8 +74,7 @@ class RowWalk:
     def plan(self, spec: KernelSpec, shared_bytes: int, valid: str = "1") -> LaunchPlan:
         """One launch, and one that adds the splits' partial sums where there are any.
 
-        The main entry takes the workspace after the operands, in place of nothing, only when the plan has
-        one.
+        The main entry takes the workspace after the operands, where the plan has one.
         """
         rows = spec.sizes[0]
         operands = tuple(buffer.name for buffer in spec.buffers)
