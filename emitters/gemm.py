@@ -7,7 +7,6 @@ from itertools import zip_longest
 import numpy as np
 
 from emitters.gemm_emit import emit_gemm
-from emitters.gemm_rules import valid_formula
 from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
 from emitters.kernel import (
     BufferSpec,
@@ -166,7 +165,7 @@ def _edge_problems(spec: KernelSpec, schedule: DenseSchedule) -> tuple[Problem, 
             fillvalue=16,
         ),
     ]
-    valid = valid_formula(s)
+    valid = Geometry(s).valid
     step = next(step for step in (16, 32, 64) if evaluate(valid, {"n": step}))
     return tuple(spec.problem(m, ceil_div(n, step) * step, k) for m, n, k in shapes)
 

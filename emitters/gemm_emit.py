@@ -1,30 +1,45 @@
-"""Text and plan of a schedule of the forward GEMM family."""
+"""Text and plan of a schedule of the GEMM family: everything but the operands."""
 
+from collections.abc import Callable
 from textwrap import wrap
 
-from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import Lane
 from emitters.fragments.stores import add_words, exchange_with_neighbour, store_words
 from emitters.gemm_codes import Packed, Records
 from emitters.gemm_decoded import Decoded
 from emitters.gemm_main_loop import Accumulators, MainLoop
 from emitters.gemm_operands import Block, Operand, Rows
-from emitters.gemm_rules import check, valid_formula
-from emitters.gemm_schedule import DenseSchedule, Geometry, is_ternary
+from emitters.gemm_rules import check
+from emitters.gemm_schedule import DenseSchedule, Geometry
 from emitters.kernel import EmittedKernel, KernelSpec, schedule_values
 from emitters.ptx import R32, R64, Entry, Module, Parameter, Pred
 from emitters.target import Target
 from results.plan import KernelStep, LaunchPlan, MemsetStep, Step
 
+Operands = Callable[[Block, R64, R64], tuple[Operand, Operand]]
+"""Makes both operands from their global pointers."""
+
 
 def emit_gemm(spec: KernelSpec, schedule: DenseSchedule, target: Target) -> EmittedKernel:
-    """Text and plan.
+    """Text and plan of a forward kernel.
 
     Raises:
         EmitError: The schedule breaks a rule of `emitters.gemm_rules`.
     """
     check(schedule, target)
-    geometry = Geometry(schedule)
+    return emit_product(spec, Geometry(schedule), target, _operands)
+
+
+def emit_product(spec: KernelSpec, geometry: Geometry, target: Target, operands: Operands) -> EmittedKernel:
+    """Text and plan of any product of the family.
+
+    Args:
+        spec: Two operands and C; the sizes of C and the length of the reduction.
+        geometry: Of a schedule that keeps the rules.
+        target: For which it is emitted.
+        operands: What sets the kernels apart.
+    """
+    schedule = geometry.schedule
     values = schedule_values(schedule)
     module = Module(
         target.arch,
@@ -43,13 +58,13 @@ def emit_gemm(spec: KernelSpec, schedule: DenseSchedule, target: Target) -> Emit
     parameters = [Parameter(buffer.name, "u64") for buffer in spec.buffers]
     parameters += [Parameter(size, "u32") for size in spec.sizes]
     ptx = module.entry(spec.id, parameters, geometry.threads, schedule.min_blocks)
-    _body(ptx, geometry)
-    return EmittedKernel(spec.id, target.arch.name, values, module.text(), plan(spec, schedule))
+    _body(ptx, spec, geometry, operands)
+    return EmittedKernel(spec.id, target.arch.name, values, module.text(), plan(spec, geometry))
 
 
-def plan(spec: KernelSpec, schedule: DenseSchedule) -> LaunchPlan:
+def plan(spec: KernelSpec, geometry: Geometry) -> LaunchPlan:
     """The steps of one call: with a split along k, C is zeroed first."""
-    geometry = Geometry(schedule)
+    schedule = geometry.schedule
     blocks = f"ceil_div(m, {schedule.tile_m}) * ceil_div(n, {schedule.tile_n})"
     kernel = KernelStep(
         entry=spec.id,
@@ -60,20 +75,35 @@ def plan(spec: KernelSpec, schedule: DenseSchedule) -> LaunchPlan:
     )
     steps: tuple[Step, ...] = (kernel,)
     if schedule.split_k > 1:
-        steps = (MemsetStep("C", 0, "4 * m * n"), kernel)
-    return LaunchPlan(steps, valid=valid_formula(schedule))
+        steps = (MemsetStep(spec.outputs[0], 0, "4 * m * n"), kernel)
+    return LaunchPlan(steps, valid=geometry.valid)
 
 
-def _body(ptx: Entry, geometry: Geometry) -> None:
+def _operands(block: Block, a_source: R64, b_source: R64) -> tuple[Operand, Operand]:
+    ptx, geometry, tiles = block.ptx, block.geometry, block.geometry.shared
+    ptx.phase("addresses of A")
+    a = Rows(block, tiles.a, geometry.a_width, operand="a", source=a_source)
+    ptx.phase("addresses of B")
+    b: Operand
+    match geometry.b_kind, tiles.b, tiles.rows:
+        case "rows", tile, _ if tile is not None:
+            width = geometry.schedule.copy_bytes
+            b = Rows(block, tile, width, operand="b", source=b_source, reach=a.reach)
+        case "packed", tile, _ if tile is not None:
+            b = Packed(block, tile, b_source)
+        case "records", tile, _ if tile is not None:
+            b = Records(block, tile, b_source)
+        case _, _, rows if rows is not None:
+            b = Decoded(block, rows, tiles.codes, b_source)
+    return a, b
+
+
+def _body(ptx: Entry, spec: KernelSpec, geometry: Geometry, operands: Operands) -> None:
     schedule = geometry.schedule
     done = ptx.new_label("DONE")
     ptx.phase("operands and sizes")
-    a_source, b_source, c_target = (
-        ptx.pointer("A"),
-        ptx.pointer("codes" if is_ternary(schedule) else "B"),
-        ptx.pointer("C"),
-    )
-    m, n, k = ptx.size("m"), ptx.size("n"), ptx.size("k")
+    a_source, b_source, c_target = (ptx.pointer(buffer.name) for buffer in spec.buffers)
+    m, n, k = (ptx.size(size) for size in spec.sizes)
     row, column = _tile_of_block(ptx, schedule, m, n)
     k0, left, steps = _share_of_k(ptx, schedule, k)
     if schedule.split_k > 1:
@@ -100,20 +130,7 @@ def _body(ptx: Entry, geometry: Geometry) -> None:
         left=left,
     )
     ptx.comment(f"The block's tile starts at row {block.m0}, column {block.n0}, k {block.k0}.")
-    tiles = geometry.shared
-    ptx.phase("addresses of A")
-    a = Rows(block, tiles.a, geometry.a_width, operand="a", source=a_source)
-    ptx.phase("addresses of B")
-    b: Operand
-    match geometry.b_kind, tiles.b, tiles.rows:
-        case "rows", tile, _ if tile is not None:
-            b = Rows(block, tile, schedule.copy_bytes, operand="b", source=b_source, reach=a.reach)
-        case "packed", tile, _ if tile is not None:
-            b = Packed(block, tile, b_source)
-        case "records", tile, _ if tile is not None:
-            b = Records(block, tile, b_source)
-        case _, _, rows if rows is not None:
-            b = Decoded(block, rows, tiles.codes, b_source)
+    a, b = operands(block, a_source, b_source)
     ptx.phase("accumulators")
     loop = MainLoop(block, a, b, steps)
     loop.emit()
@@ -164,43 +181,49 @@ def _share_of_k(ptx: Entry, schedule: DenseSchedule, k: R32) -> tuple[R32, R32, 
 def _epilogue(block: Block, accumulators: Accumulators, target: R64) -> None:
     """Scale, and store or add what lies inside C. N % 16 == 0, so that vectors lie in or out whole."""
     ptx, geometry = block.ptx, block.geometry
-    exchange = geometry.b_kind == "packed" and geometry.schedule.split_k == 1
+    part = geometry.lane_part
     column = ptx.r("mad.lo.u32", block.warp_n, geometry.warp_n, block.n0)
     odd: Pred | None = None
-    if exchange:
+    if part.exchange:
         # The even lane's columns, and four more on the odd lane.
         odd_lane = ptx.r("and.b32", block.lane.member, 1)
         odd = ptx.p("setp.ne.u32", odd_lane, 0)
         even = ptx.r("sub.u32", block.lane.member, odd_lane)
-        column = ptx.r("mad.lo.u32", even, 2 * geometry.fragments_n, column)
+        column = ptx.r("mad.lo.u32", even, part.columns_apart, column)
         column = ptx.r("mad.lo.u32", odd_lane, 4, column)
     else:
-        column = ptx.r("mad.lo.u32", block.lane.member, _columns_a_lane(geometry), column)
+        column = ptx.r("mad.lo.u32", block.lane.member, part.columns_apart, column)
     row = ptx.r("mad.lo.u32", block.warp_m, geometry.warp_m, block.m0)
-    row = ptx.r("add.u32", row, block.lane.group)
+    if part.rows_apart == 1:
+        row = ptx.r("add.u32", row, block.lane.group)
+    else:
+        row = ptx.r("mad.lo.u32", block.lane.group, part.rows_apart, row)
     rows_left = ptx.r("sub.s32", block.m, row)
     columns_left = ptx.r("sub.s32", block.n, column)
     index = ptx.rd("mul.wide.u32", row, block.n)
     index = ptx.rd("mad.wide.u32", column, 1, index)
     address = ptx.rd("add.s64", ptx.rd("shl.b64", index, 2), target)
-    eight_rows = ptx.rd("mul.wide.u32", block.n, 32)
+    count = 2 * geometry.fragments_m
+    distances = [part.row(number + 1) - part.row(number) for number in range(count - 1)]
+    row_bytes = {rows: ptx.rd("mul.wide.u32", block.n, 4 * rows) for rows in dict.fromkeys(distances)}
     put = add_words if geometry.schedule.split_k > 1 else store_words
-    runs = _columns_of_lane(geometry)
-    for number in range(2 * geometry.fragments_m):
-        ptx.comment(f"rows {8 * number} .. {8 * number + 7} of the warp")
+    for number in range(count):
+        last = part.row(number) + 7 * part.rows_apart
+        step = ", every other" if part.rows_apart == 2 else ""
+        ptx.comment(f"rows {part.row(number)} .. {last} of the warp{step}")
         if number:
-            address = ptx.rd("add.s64", address, eight_rows)
-        inside = ptx.p("setp.gt.s32", rows_left, 8 * number)
+            address = ptx.rd("add.s64", address, row_bytes[distances[number - 1]])
+        inside = ptx.p("setp.gt.s32", rows_left, part.row(number))
         limit = ptx.r("selp.b32", columns_left, 0, inside)
         fragments = accumulators[number // 2]
         vectors = []
-        for first, elements in runs:
+        for first, elements in part.runs:
             words = [fragments[fragment][2 * (number % 2) + element] for fragment, element in elements]
-            if is_ternary(geometry.schedule):
-                words = [ptx.r("shr.s32", word, SCALE_SHIFT) for word in words]
+            if geometry.scale_shift:
+                words = [ptx.r("shr.s32", word, geometry.scale_shift) for word in words]
             vectors.append((first, words))
         if odd is not None:
-            vectors = _exchanged(ptx, odd, vectors, 2 * geometry.fragments_n)
+            vectors = _exchanged(ptx, odd, vectors, part.columns_apart)
         for first, words in vectors:
             put(ptx, address, 4 * first, words, ptx.p("setp.gt.s32", limit, first))
 
@@ -217,25 +240,3 @@ def _exchanged(ptx: Entry, odd: Pred, vectors: Vectors, lane_columns: int) -> Ve
         of_even, of_odd = exchange_with_neighbour(ptx, odd, even_words, odd_words)
         result += [(first, of_even), (first + lane_columns, of_odd)]
     return result
-
-
-def _columns_a_lane(geometry: Geometry) -> int:
-    """Distance of the first columns of two neighbouring members of a group."""
-    if geometry.b_kind == "packed":
-        return 2 * geometry.fragments_n
-    return 4 if geometry.paired else 2
-
-
-def _columns_of_lane(geometry: Geometry) -> list[tuple[int, list[tuple[int, int]]]]:
-    """The runs of neighbouring columns that a lane holds of a row: distance from its first column, and for
-    each column the fragment and which of its two elements it is."""
-    count = geometry.fragments_n
-    if geometry.b_kind == "packed":
-        held = [(fragment, element) for element in (0, 1) for fragment in range(count)]
-        return [(first, held[first : first + 4]) for first in range(0, 2 * count, 4)]
-    if geometry.paired:
-        return [
-            (8 * first, [(first, 0), (first, 1), (first + 1, 0), (first + 1, 1)])
-            for first in range(0, count, 2)
-        ]
-    return [(8 * number, [(number, 0), (number, 1)]) for number in range(count)]

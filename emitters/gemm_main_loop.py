@@ -1,4 +1,4 @@
-"""The main loop of the forward GEMM family, for any operands.
+"""The main loop of the GEMM family, for any operands.
 
 Several stages: a ring of slots in shared memory, all of them on their way from the start. In each k-step
 there is one barrier, within the mma's of the last slice: by then every warp has the present tile's fragments
@@ -16,8 +16,7 @@ from functools import partial
 from emitters.fragments.copies import Ring, commit, wait_for_all_but
 from emitters.fragments.matrix import A_REGISTERS, B_REGISTERS, C_REGISTERS, mma_s8
 from emitters.fragments.weave import Fill, weave
-from emitters.gemm_decoded import Decoded
-from emitters.gemm_operands import Block, Operand
+from emitters.gemm_operands import Block, DecodedOperand, Operand
 from emitters.ptx import R32
 
 Accumulators = list[list[list[R32]]]
@@ -50,7 +49,7 @@ class MainLoop:
             [[ptx.r("mov.b32", 0) for _ in range(C_REGISTERS)] for _ in range(self._columns)]
             for _ in range(self._rows)
         ]
-        self._decoded = b if isinstance(b, Decoded) else None
+        self._decoded = b if isinstance(b, DecodedOperand) else None
 
     def emit(self) -> None:
         if self._stages == 1:
@@ -157,7 +156,7 @@ class MainLoop:
     def _copy_stage(self, operand: Operand, stage: int, slot_bytes: int) -> None:
         weave([], operand.copies(stage * slot_bytes))
 
-    def _start_decoded(self, b: Decoded) -> None:
+    def _start_decoded(self, b: DecodedOperand) -> None:
         """Codes run one tile ahead of A, because a tile is decoded in the step before it is used."""
         ptx, a, tiles = self._ptx, self._a, self._tiles
         base = self._block.shared

@@ -1,4 +1,4 @@
-"""Operands of the forward GEMM family, and the one that is s8 rows from the start.
+"""Operands of the GEMM family, and the one that is s8 rows from the start.
 
 Every operand class copies k-tiles into slots of shared memory and loads the fragments of a k-slice from the
 open tile; the main loop knows no more than that.
@@ -6,7 +6,7 @@ open tile; the main loop knows no more than that.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from emitters.fragments.copies import Reach, Source, Split, TileCopy
 from emitters.fragments.matrix import Lane, RowFragments
@@ -77,6 +77,15 @@ class Operand(Protocol):
 
     def loads(self, slice_k: int, fragments: Fragments, ready: Ready) -> list[Fill]:
         """Loads of the fragments of a k-slice of the open tile, each held back until `ready`."""
+        ...
+
+
+@runtime_checkable
+class DecodedOperand(Operand, Protocol):
+    """An operand that comes as codes and becomes s8 rows, a tile at a time, once for the whole block."""
+
+    def decode(self, codes: R32, rows: R32) -> list[Fill]:
+        """Decoding of the tile in slot `codes` of the code ring to `rows`."""
         ...
 
 

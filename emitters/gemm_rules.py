@@ -1,10 +1,10 @@
-"""What every schedule of the forward GEMM family must keep, as named rules with reasons.
+"""What every schedule of the GEMM family must keep, as named rules with reasons.
 
 The emitter refuses what breaks one; the search space takes them over as constraints.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,28 +33,68 @@ class Rule:
 
 
 def check(schedule: DenseSchedule, target: Target) -> None:
-    """Refuse a schedule that cannot be emitted.
+    """Refuse a schedule of a forward kernel that cannot be emitted.
+
+    Raises:
+        EmitError: As `check_rules`.
+    """
+    check_rules(rules(type(schedule)), schedule, target)
+
+
+def check_rules(rules: Iterable[Rule], schedule: DenseSchedule, target: Target) -> None:
+    """Refuse a schedule that breaks one of some rules.
 
     Raises:
         EmitError: It breaks a rule; the message gives the reason and the values.
     """
-    for rule in rules(type(schedule)):
+    for rule in rules:
         values = [getattr(schedule, name) for name in rule.parameters]
         if not rule.holds(*values, target):
             given = ", ".join(f"{n}={v}" for n, v in zip(rule.parameters, values, strict=True))
             raise EmitError(f"{rule.name}: {rule.reason}, got {given}")
 
 
-def valid_formula(schedule: DenseSchedule) -> str:
-    """Problems that the schedule serves: wide copies of code rows, N / 4 bytes long, need them aligned."""
-    if isinstance(schedule, GemmSchedule) and schedule.weight_layout == "plain" and schedule.copy_bytes > 4:
-        return f"n % {4 * schedule.copy_bytes} == 0"
-    return "1"
-
-
-def _power_of_two(value: int) -> bool:
+def power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
+
+@dataclass(frozen=True)
+class Family:
+    """A schedule type as rules see it that are asked before every parameter is known.
+
+    Attributes:
+        geometry: What follows from a schedule.
+        neutral: Values of what is not known, and so does not matter to the caller.
+        shared: Parameters that shared bytes depend on.
+        registers: Parameters that the estimate of registers depends on.
+    """
+
+    geometry: type[Geometry]
+    neutral: DenseSchedule
+    shared: tuple[str, ...]
+    registers: tuple[str, ...]
+
+    @property
+    def resident(self) -> tuple[str, ...]:
+        """Parameters that the blocks which an SM holds depend on."""
+        return tuple(dict.fromkeys(self.shared + self.registers))
+
+    def partial(self, names: tuple[str, ...], values: tuple[Any, ...]) -> Geometry:
+        """Geometry of a schedule of which some parameters are known."""
+        return self.geometry(replace(self.neutral, **dict(zip(names, values, strict=True))))
+
+
+@lru_cache(maxsize=1 << 16)
+def most_blocks(values: tuple[Any, ...], family: Family, arch: Arch) -> int:
+    """`Geometry.most_blocks` for values of `Family.resident`; several constraints ask the same."""
+    return family.partial(family.resident, values).most_blocks(arch)
+
+
+SHARED_PARAMETERS = ("tile_m", "tile_n", "tile_k", "warps_n", "stages", "stride_pad", "swizzle")
+"""What shared bytes depend on in every kernel of the family."""
+
+REGISTER_PARAMETERS = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
+"""What registers depend on in every kernel of the family."""
 
 _NEUTRAL: dict[str, Any] = {
     "tile_m": 128,
@@ -71,46 +111,22 @@ _NEUTRAL: dict[str, Any] = {
     "raster": 1,
     "min_blocks": 1,
 }
-_NEUTRAL_TERNARY: dict[str, Any] = {**_NEUTRAL, "decode": "register", "weight_layout": "plain"}
 
-
-def partial_geometry(names: tuple[str, ...], values: tuple[Any, ...], ternary: bool) -> Geometry:
-    """Geometry of a schedule of which some parameters are known; the others do not matter to the caller."""
-    known = dict(zip(names, values, strict=True))
-    if ternary:
-        return Geometry(GemmSchedule(**{**_NEUTRAL_TERNARY, **known}))
-    return Geometry(DenseSchedule(**{**_NEUTRAL, **known}))
-
-
-def shared_parameters(ternary: bool) -> tuple[str, ...]:
-    """What shared bytes depend on."""
-    names = ("tile_m", "tile_n", "tile_k", "warps_n", "stages", "stride_pad", "swizzle")
-    return (*names, "decode", "weight_layout") if ternary else names
-
-
-def register_parameters(ternary: bool) -> tuple[str, ...]:
-    """What the estimate of registers depends on."""
-    names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
-    return names if ternary else (*names, "copy_bytes")
-
-
-def resident_parameters(ternary: bool) -> tuple[str, ...]:
-    """What the blocks that an SM holds depend on."""
-    return tuple(dict.fromkeys(shared_parameters(ternary) + register_parameters(ternary)))
-
-
-@lru_cache(maxsize=1 << 16)
-def most_blocks(values: tuple[Any, ...], ternary: bool, arch: Arch) -> int:
-    """`Geometry.most_blocks` for values of `resident_parameters`; several constraints ask the same."""
-    return partial_geometry(resident_parameters(ternary), values, ternary).most_blocks(arch)
+DENSE = Family(Geometry, DenseSchedule(**_NEUTRAL), SHARED_PARAMETERS, (*REGISTER_PARAMETERS, "copy_bytes"))
+TERNARY = Family(
+    Geometry,
+    GemmSchedule(**_NEUTRAL, decode="register", weight_layout="plain"),
+    (*SHARED_PARAMETERS, "decode", "weight_layout"),
+    REGISTER_PARAMETERS,
+)
 
 
 def _on_geometry(
-    names: tuple[str, ...], holds: Callable[[Geometry, Target], bool], ternary: bool
+    family: Family, names: tuple[str, ...], holds: Callable[[Geometry, Target], bool]
 ) -> Callable[..., bool]:
     def asked(*arguments: Any) -> bool:
         *values, target = arguments
-        return holds(partial_geometry(names, tuple(values), ternary), target)
+        return holds(family.partial(names, tuple(values)), target)
 
     return asked
 
@@ -123,16 +139,16 @@ def _shared_fits(geometry: Geometry, target: Target) -> bool:
     return geometry.shared.nbytes <= target.arch.shared_per_block
 
 
-def _blocks_fit(ternary: bool) -> Callable[..., bool]:
+def _blocks_fit(family: Family) -> Callable[..., bool]:
     def asked(*arguments: Any) -> bool:
         *values, blocks, target = arguments
-        return bool(blocks <= most_blocks(tuple(values), ternary, target.arch))
+        return bool(blocks <= most_blocks(tuple(values), family, target.arch))
 
     return asked
 
 
-def _common_rules(ternary: bool) -> tuple[Rule, ...]:
-    shared, registers = shared_parameters(ternary), register_parameters(ternary)
+def common_rules(family: Family) -> tuple[Rule, ...]:
+    """What every kernel of the family keeps."""
     return (
         Rule("k-step", ("tile_k",), lambda k, _: k in (32, 64, 128), "tile_k must be 32, 64 or 128"),
         Rule(
@@ -170,7 +186,7 @@ def _common_rules(ternary: bool) -> tuple[Rule, ...]:
         Rule(
             "warps",
             ("warps_m", "warps_n"),
-            lambda wm, wn, _: _power_of_two(wm) and _power_of_two(wn),
+            lambda wm, wn, _: power_of_two(wm) and power_of_two(wn),
             "warps_m and warps_n must be powers of two, so that threads share rows evenly",
         ),
         Rule(
@@ -199,20 +215,20 @@ def _common_rules(ternary: bool) -> tuple[Rule, ...]:
         ),
         Rule(
             "registers",
-            registers,
-            _on_geometry(registers, _registers_fit, ternary),
+            family.registers,
+            _on_geometry(family, family.registers, _registers_fit),
             "accumulators, fragments and addresses must fit the 255 registers of a thread",
         ),
         Rule(
             "shared-memory",
-            shared,
-            _on_geometry(shared, _shared_fits, ternary),
+            family.shared,
+            _on_geometry(family, family.shared, _shared_fits),
             "all slots must fit the shared memory of a block",
         ),
         Rule(
             "resident-blocks",
-            (*resident_parameters(ternary), "min_blocks"),
-            _blocks_fit(ternary),
+            (*family.resident, "min_blocks"),
+            _blocks_fit(family),
             "min_blocks blocks must fit the registers, threads and shared memory of an SM",
         ),
     )
@@ -234,7 +250,7 @@ _TERNARY_RULES = (
     Rule(
         "code-rows",
         ("tile_n",),
-        lambda tile, _: _power_of_two(tile),
+        lambda tile, _: power_of_two(tile),
         "tile_n must be a power of two, so that threads share rows of codes evenly",
     ),
     Rule(
@@ -273,8 +289,8 @@ _TERNARY_RULES = (
 )
 
 _RULES: dict[type[DenseSchedule], tuple[Rule, ...]] = {
-    DenseSchedule: _common_rules(ternary=False),
-    GemmSchedule: (*_TERNARY_RULES, *_common_rules(ternary=True)),
+    DenseSchedule: common_rules(DENSE),
+    GemmSchedule: (*_TERNARY_RULES, *common_rules(TERNARY)),
 }
 
 

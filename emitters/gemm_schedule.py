@@ -7,8 +7,11 @@ constraints of the search space both ask this module.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from emitters import gemm_lanes
+from emitters.fragments.decode import SCALE_SHIFT
 from emitters.fragments.matrix import A_REGISTERS, B_REGISTERS, C_REGISTERS, MMA_K, MMA_M, MMA_N
 from emitters.fragments.tile import BANK_BYTES, RowTile
+from emitters.gemm_lanes import LanePart
 from emitters.ptx import SHARED_ALIGNMENT, SharedLayout
 from emitters.target import REGISTERS_PER_SM, SHARED_RESERVED, WARP, Arch
 from emitters.ternary import PREPACK_COLUMNS
@@ -63,15 +66,24 @@ class GemmSchedule(DenseSchedule):
     weight_layout: str
 
 
-def is_ternary(schedule: DenseSchedule) -> bool:
-    return isinstance(schedule, GemmSchedule)
-
-
 @dataclass(frozen=True)
 class Geometry:
-    """What follows from a schedule, without a target."""
+    """What follows from a schedule, without a target. The kernels of the backward pass have their own."""
 
     schedule: DenseSchedule
+
+    @property
+    def valid(self) -> str:
+        """Problems that the schedule serves: wide copies of code rows, N / 4 bytes long, need them
+        aligned."""
+        schedule = self.schedule
+        if (
+            isinstance(schedule, GemmSchedule)
+            and schedule.weight_layout == "plain"
+            and schedule.copy_bytes > 4
+        ):
+            return f"n % {4 * schedule.copy_bytes} == 0"
+        return "1"
 
     @property
     def b_kind(self) -> str:
@@ -111,7 +123,7 @@ class Geometry:
     @property
     def a_width(self) -> int:
         """Bytes of one copy of A."""
-        return 16 if is_ternary(self.schedule) else self.schedule.copy_bytes
+        return 16 if isinstance(self.schedule, GemmSchedule) else self.schedule.copy_bytes
 
     @property
     def paired(self) -> bool:
@@ -122,6 +134,45 @@ class Geometry:
     def record_columns(self) -> int:
         """Columns of a record of prepacked weights: the most that a warp's share divides into."""
         return max((c for c in PREPACK_COLUMNS if self.warp_n % c == 0), default=0)
+
+    @property
+    def lane_part(self) -> LanePart:
+        """What each lane holds of C."""
+        if self.b_kind == "packed":
+            return gemm_lanes.grouped(self.fragments_n, exchange=self.schedule.split_k == 1)
+        return (gemm_lanes.pair_ordered if self.paired else gemm_lanes.natural)(self.fragments_n)
+
+    @property
+    def scale_shift(self) -> int:
+        """Bits by which sums are larger than C."""
+        return SCALE_SHIFT if isinstance(self.schedule, GemmSchedule) else 0
+
+    @property
+    def a_tile(self) -> RowTile:
+        """A in a slot of the ring."""
+        s = self.schedule
+        return RowTile(s.tile_m, s.tile_k, s.stride_pad, s.swizzle)
+
+    @property
+    def b_tile(self) -> RowTile | None:
+        """B in a slot as it comes from memory: s8 rows, rows of codes, or one row a record. None for
+        ``decoded``."""
+        s = self.schedule
+        match self.b_kind:
+            case "rows":
+                return RowTile(s.tile_n, s.tile_k, s.stride_pad, s.swizzle)
+            case "decoded":
+                return None
+            case "records":
+                columns = self.record_columns
+                return RowTile(s.tile_n // columns * self.slices, columns * MMA_K // 4)
+        return self.code_tile
+
+    @property
+    def code_tile(self) -> RowTile:
+        """Rows of codes, k after k."""
+        s = self.schedule
+        return RowTile(s.tile_k, s.tile_n // 4, code_pad(s.tile_n // 4, 4 if self.b_kind == "packed" else 8))
 
     @property
     def fragment_buffers(self) -> int:
@@ -169,7 +220,7 @@ class SharedTiles:
     that are written and read in turn (one, where copies are synchronous: those go straight to rows).
 
     Attributes:
-        a: Rows of A in a slot.
+        a: A in a slot.
         b: Rows of B in a slot; for `packed` rows of codes, for `records` one row a record; None for
             `decoded`.
         codes: Rows of codes in a slot of the code ring; None unless `decoded` with several stages.
@@ -195,19 +246,8 @@ class SharedTiles:
     def of(cls, geometry: Geometry) -> "SharedTiles":
         s = geometry.schedule
         slot = SharedLayout()
-        rows_m = RowTile(s.tile_m, s.tile_k, s.stride_pad, s.swizzle)
-        slot.take(rows_m.nbytes, SHARED_ALIGNMENT)
-        rows_read = 4 if geometry.b_kind == "packed" else 8
-        code_rows = RowTile(s.tile_k, s.tile_n // 4, _code_pad(s.tile_n // 4, rows_read))
-        tile_b: RowTile | None = None
-        match geometry.b_kind:
-            case "rows":
-                tile_b = RowTile(s.tile_n, s.tile_k, s.stride_pad, s.swizzle)
-            case "packed":
-                tile_b = code_rows
-            case "records":
-                columns = geometry.record_columns
-                tile_b = RowTile(s.tile_n // columns * geometry.slices, columns * MMA_K // 4)
+        tile_a, tile_b = geometry.a_tile, geometry.b_tile
+        slot.take(tile_a.nbytes, SHARED_ALIGNMENT)
         if tile_b is not None:
             tile_b = replace(tile_b, offset=slot.take(tile_b.nbytes, SHARED_ALIGNMENT))
         slot_bytes = _aligned(slot.nbytes)
@@ -220,11 +260,11 @@ class SharedTiles:
             rows_bytes = _aligned(rows_n.nbytes)
             rows_start = whole.take(rows_bytes * (1 if s.stages == 1 else 2), SHARED_ALIGNMENT)
             if s.stages > 1:
-                codes = code_rows
+                codes = geometry.code_tile
                 code_slot_bytes = _aligned(codes.nbytes)
                 codes_start = whole.take(code_slot_bytes * s.stages, SHARED_ALIGNMENT)
         return cls(
-            a=rows_m,
+            a=tile_a,
             b=tile_b,
             codes=codes,
             rows=rows_n,
@@ -237,7 +277,7 @@ class SharedTiles:
         )
 
 
-def _code_pad(row_bytes: int, rows_read: int) -> int:
+def code_pad(row_bytes: int, rows_read: int) -> int:
     """Bytes after a row of codes, whatever `stride_pad` says of s8 rows.
 
     Lanes read the same columns of `rows_read` neighbouring rows at once: 4 where codes go to registers, 8 and
