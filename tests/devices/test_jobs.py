@@ -21,6 +21,7 @@ from hostile_jobs import (
     Unpicklable,
 )
 
+from emitters import KERNELS
 from results.plan import MemsetStep
 from tuner.baselines import BASELINES, TimeBaseline
 from tuner.devices import serving
@@ -110,13 +111,18 @@ def test_measuring_and_comparing(bench: Bench, heard: Heard) -> None:
     assert Measure(candidate, SMALL, 1.0, POLICY).run(bench).details["ended"] == "slower"
 
 
-@pytest.mark.parametrize("name", [baseline.name for baseline in BASELINES[GEMM.id]])
-def test_baselines_run_as_jobs(bench: Bench, name: str) -> None:
-    timed = TimeBaseline(GEMM.id, SMALL, name, POLICY, FakeLibraries()).run(bench)
+@pytest.mark.parametrize(
+    ("kernel", "name"), [(kernel, baseline.name) for kernel in KERNELS for baseline in BASELINES[kernel]]
+)
+def test_baselines_run_as_jobs(bench: Bench, kernel: str, name: str) -> None:
+    entry = KERNELS[kernel]
+    problem = max(entry.edge_problems(entry.baseline), key=lambda problem: min(problem.sizes.values()))
+    timed = TimeBaseline(kernel, problem, name, POLICY, FakeLibraries()).run(bench)
+    assert timed.reason == ""
     assert timed.measurement is not None
     assert timed.measurement.time_us == pytest.approx(CALL_US, rel=0.01)
-    missing = FakeLibraries(missing=("torch", "cupy.cuda", "cupy_backends.cuda.libs.cublas"))
-    assert "does not import" in TimeBaseline(GEMM.id, SMALL, name, POLICY, missing).run(bench).reason
+    missing = FakeLibraries(missing=("torch", "cupy", "cupy.cuda", "cupy_backends.cuda.libs.cublas"))
+    assert "does not import" in TimeBaseline(kernel, problem, name, POLICY, missing).run(bench).reason
 
 
 @pytest.fixture
