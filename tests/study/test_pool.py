@@ -162,3 +162,12 @@ def test_a_ctrl_c_in_the_terminal_does_not_reach_workers(pool: Pool) -> None:
 def test_a_pool_needs_a_worker() -> None:
     with pytest.raises(ValueError, match="a pool needs at least 1 worker, got 0"):
         Pool(pool_jobs.perform, 0)
+
+
+def test_blas_in_a_worker_takes_one_thread(pool: Pool) -> None:
+    """The pool has all the cores; and this process keeps the environment it had."""
+    before = dict(os.environ)
+    pool.submit(0, ("threads", None), 30.0)
+    its_own, that_follows_the_parent = 1, 1
+    assert reports_of(pool, 1)[0] == Done(0, its_own + that_follows_the_parent)
+    assert dict(os.environ) == before

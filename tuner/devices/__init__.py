@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 from tuner.devices.device import Device, DeviceError
@@ -41,9 +42,7 @@ def _open_cuda(index: str) -> Device:
 def _open_replay(file: str) -> Device:
     if find_spec("tuner.devices.replay") is None:
         raise DeviceError("device replay is missing from this version; use sim:rtx4090, which predicts times")
-    from tuner.devices.replay import open_replay
-
-    device: Device = open_replay(file)
+    device: Device = import_module("tuner.devices.replay").open_replay(file)
     return device
 
 
