@@ -1,8 +1,12 @@
 """From 2-bit ternary codes to s8, sixteen at a time, in registers.
 
-A word here holds, in its byte i, the codes of four columns at one k + i. Two instructions after the codes
-have become two's complement (0, +1, -1 -> 00, 01, 11), a shift and a mask leave the four bytes of one column,
-each 64 times its weight. Sums stay exact: 64 * 128 * 131071 < 2^30; the epilogue divides by `SCALE`.
+Codes next to each other along n: a word holds, in its byte i, the codes of four columns at one k + i. Once
+the codes are two's complement (0, +1, -1 -> 00, 01, 11), a shift and a mask leave the four bytes of one
+column, each 64 times its weight. Sums stay exact: 64 * 128 * 131071 < 2^30; the epilogue shifts by
+`SCALE_SHIFT`.
+
+Codes next to each other along k: a word is sixteen k of one column. They are spread to nibbles, and a table
+of four values is looked up; that is exact, without a scale.
 """
 
 from collections.abc import Sequence
@@ -16,6 +20,10 @@ byte."""
 _TOP_BITS = hexadecimal(0xC0C0C0C0)
 _ODD_BITS = hexadecimal(0xAAAAAAAA)
 _EVEN_BITS = hexadecimal(0x55555555)
+_NIBBLES = hexadecimal(0x33333333)
+
+VALUES = hexadecimal(0x00FF0100)
+"""What codes 0..3 stand for, a byte each."""
 
 
 def byte_columns(ptx: Entry, rows: Sequence[R32], nbytes: int) -> list[R32]:
@@ -58,3 +66,22 @@ def extract(ptx: Entry, destination: R32, numbers: R32, column: int) -> None:
     shift = SCALE_SHIFT - 2 * column
     top = ptx.r("shl.b32", numbers, shift) if shift else numbers
     ptx.op("and.b32", destination, top, _TOP_BITS)
+
+
+def even_and_odd(ptx: Entry, codes: R32, even: R32, odd: R32) -> None:
+    """Sixteen codes in a row, as nibbles: those with even numbers to one word, the others to another."""
+    ptx.op("and.b32", even, codes, _NIBBLES)
+    ptx.op("and.b32", odd, ptx.r("shr.u32", codes, 2), _NIBBLES)
+
+
+def look_up_eight(ptx: Entry, even: R32, odd: R32, half: int, first: R32, second: R32) -> None:
+    """Write eight neighbouring codes of `even_and_odd`, the lower or upper half, as two words of s8 in order.
+
+    `prmt` takes each byte of its result by a nibble of the word, out of the four values of a code.
+    """
+    if half:
+        even, odd = ptx.r("shr.u32", even, 16), ptx.r("shr.u32", odd, 16)
+    evens = ptx.r("prmt.b32", VALUES, 0, even)
+    odds = ptx.r("prmt.b32", VALUES, 0, odd)
+    ptx.op("prmt.b32", first, evens, odds, "0x5140")
+    ptx.op("prmt.b32", second, evens, odds, "0x7362")

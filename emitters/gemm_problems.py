@@ -1,0 +1,76 @@
+"""Problems and data of the GEMM family: limits, edges, what any implementation has to do."""
+
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emitters.gemm_schedule import DenseSchedule, Geometry
+from emitters.kernel import Demand, KernelSpec, Limit, Problem
+from results.expression import ceil_div, evaluate
+
+LIMITS = (
+    Limit("m", "m >= 1", "must be at least 1"),
+    Limit("m", "m <= 1024 * 1024 * 1024", "must be at most 2^30, so that rows are counted in 31 bits"),
+    Limit("n", "n >= 16 and n % 16 == 0", "must be a multiple of 16"),
+    Limit("n", "n <= 128 * 1024 * 1024", "must be at most 2^27, so that offsets within a tile fit 32 bits"),
+    Limit("k", "k >= 16 and k % 16 == 0", "must be a multiple of 16"),
+    Limit("k", "k <= 131071", "must be at most 131071, so that sums fit s32"),
+)
+"""Of products whose reduction is the fast axis of the left operand."""
+
+
+def random_bytes(rng: np.random.Generator, rows: int, columns: int) -> NDArray[np.int8]:
+    """Uniform over -128..127, with both ends at known places of every row."""
+    values = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
+    values[:, 0], values[:, -1] = -128, 127
+    return values
+
+
+def depth(schedule: DenseSchedule, whole: int, tail: int) -> int:
+    """A k of which every block has `whole` k-steps and one more, of which the last block has `tail` units."""
+    return schedule.tile_k * (schedule.split_k * (whole + 1) - 1) + tail
+
+
+def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
+    """Small problems that reach every guard, at the very values where it turns.
+
+    Mutation of emitted text (`docs/detection.md`) says what they have to be. One row; what only a grid shows:
+    a second tile row that lacks seven rows, a second and third tile column, a second group of the raster;
+    once round the ring with a whole tile. The rest end in each group of eight rows of a warp, in each sixteen
+    columns of it, and half way through each slot of the ring. With a split, 16 leaves blocks without work.
+    """
+    s, warp_m, warp_n = geometry.schedule, geometry.warp_m, geometry.warp_n
+    shapes = [
+        (1, 16, 16),
+        (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16)),
+        ((s.raster * s.tile_m if s.raster > 1 else 0) + 9, 2 * s.tile_n + 16, 16),
+        (s.tile_m, s.tile_n, depth(s, s.stages + 2, 16)),
+        *zip_longest(
+            range(17, warp_m - 8, 8),
+            range(32, warp_n + 1, 16),
+            [depth(s, whole, 16) for whole in range(2, s.stages)],
+            fillvalue=16,
+        ),
+    ]
+    n_step, k_step = _steps(geometry.valid)
+    return tuple(
+        spec.problem(m, ceil_div(n, n_step) * n_step, ceil_div(k, k_step) * k_step) for m, n, k in shapes
+    )
+
+
+def _steps(valid: str) -> tuple[int, int]:
+    """Smallest n and k that a validity formula allows; their multiples are allowed too."""
+    sizes = (16, 32, 64)
+    return next((n, k) for n in sizes for k in sizes if evaluate(valid, {"m": 1, "n": n, "k": k}))
+
+
+def demand(problem: Problem, b_bits: int) -> Demand:
+    """Both operands read and C written once.
+
+    Args:
+        problem: With the sizes m, n, and the length of the reduction.
+        b_bits: Of an element of the right operand.
+    """
+    m, n, k = problem.sizes.values()
+    return Demand(2 * m * n * k, "mma_s8", m * k + n * k * b_bits // 8, 4 * m * n)
