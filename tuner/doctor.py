@@ -3,7 +3,6 @@
 Changes nothing. Whatever may crash (importing CuPy, say) is tried in a process of its own.
 """
 
-import ctypes
 import platform
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from emitters.target import ARCHS
 from tuner import __version__
 from tuner.devices.clocks import ClockSample, open_clocks
+from tuner.devices.presence import DriverSeen, driver_seen
 from tuner.ptxas import Assembler, AssemblerError
 
 DISTRIBUTION = "ptx-tuner"
@@ -63,36 +63,6 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         return {"cuda_ready": self.cuda_ready, "findings": [asdict(finding) for finding in self.findings]}
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSeen:
-    """A GPU as the driver's own library lists it."""
-
-    name: str
-    major: int
-    minor: int
-    memory_bytes: int
-    pci_bus_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class DriverSeen:
-    """What the driver's own library says.
-
-    Attributes:
-        cuda_version: 13000 for 13.0.
-        gpus: None if it lists none because of `error`.
-        error: Why the driver does not work.
-    """
-
-    cuda_version: int
-    gpus: tuple[GpuSeen, ...]
-    error: str = ""
-
-    @property
-    def cuda(self) -> tuple[int, int]:
-        return self.cuda_version // 1000, self.cuda_version % 1000 // 10
 
 
 class Machine(Protocol):
@@ -282,11 +252,7 @@ class ThisMachine:
     """The machine that runs this."""
 
     def driver(self) -> DriverSeen | None:
-        try:
-            library = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return None
-        return _ask_driver(library)
+        return driver_seen()
 
     def driver_version(self) -> str | None:
         return open_clocks("").driver_version
@@ -325,34 +291,3 @@ class ThisMachine:
 
     def ptxas(self) -> str:
         return Assembler().version
-
-
-def _ask_driver(library: Any) -> DriverSeen:
-    """Through the driver's own library, so that the answer does not depend on CuPy."""
-    value = ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(value))
-    version = value.value
-    status = library.cuInit(0)
-    if status != 0:
-        text = ctypes.c_char_p()
-        library.cuGetErrorString(status, ctypes.byref(text))
-        return DriverSeen(version, (), f"cuInit fails: {(text.value or b'unknown error').decode()}")
-    library.cuDeviceGetCount(ctypes.byref(value))
-    return DriverSeen(version, tuple(_ask_gpu(library, index) for index in range(value.value)))
-
-
-def _ask_gpu(library: Any, index: int) -> GpuSeen:
-    device = ctypes.c_int()
-    library.cuDeviceGet(ctypes.byref(device), index)
-    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
-    library.cuDeviceGetName(name, len(name), device)
-    library.cuDeviceGetPCIBusId(bus, len(bus), device)
-    nbytes = ctypes.c_size_t()
-    library.cuDeviceTotalMem_v2(ctypes.byref(nbytes), device)
-    numbers = []
-    for attribute in (75, 76):  # cuda.h, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-        value = ctypes.c_int()
-        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        numbers.append(value.value)
-    major, minor = numbers
-    return GpuSeen(name.value.decode(), major, minor, nbytes.value, bus.value.decode())
