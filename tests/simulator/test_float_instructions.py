@@ -1,4 +1,6 @@
-"""Floating-point instructions against exact rationals rounded once, and approximations against the ISA's bounds."""
+"""Floating-point instructions against exact rationals rounded once, and approximations against the ISA's
+bounds.
+"""
 
 from __future__ import annotations
 

@@ -277,7 +277,9 @@ mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
 
 
 def test_ldmatrix_reads_are_those_of_the_receiving_lanes() -> None:
-    """Each lane wrote the words that it receives, so there is no race though it gives the address of others' rows."""
+    """Each lane wrote the words that it receives, so there is no race though it gives the address of others'
+    rows.
+    """
     body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[128]; mov.u32 %r4, tile;
 mad.lo.u32 %r5, %r0, 4, %r4; st.shared.u32 [%r5], %r0; and.b32 %r6, %r0, 7; mad.lo.u32 %r6, %r6, 16, %r4; {}
 ldmatrix.sync.aligned.m8n8.x1{}.shared.b16 {%r16}, [%r6]; mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""

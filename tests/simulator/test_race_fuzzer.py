@@ -1,4 +1,6 @@
-"""Random programs of loads, stores, atomics and barriers, against an oracle that checks every pair of accesses."""
+"""Random programs of loads, stores, atomics and barriers, against an oracle that checks every pair of
+accesses.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ class Access:
 
 def _program(seed: int, finer: bool) -> tuple[str, bool]:
     """Return (PTX body, whether the oracle finds a race) of a random straight-line program.
+    A step is an access by a random range of threads, or a barrier: of the block, of every warp, or a named
+    one with a thread count.
 
-    A step is an access by a random range of threads, or a barrier: of the block, of every warp, or a named one with a
-    thread count.
     """
     rng = np.random.default_rng(seed)
     clocks = [[int(u == t) for u in range(THREADS)] for t in range(THREADS)]

@@ -1,4 +1,6 @@
-"""Races, barriers, asynchronous copies: every detector with planted bugs it must catch, and correct code it must pass."""
+"""Races, barriers, asynchronous copies: every detector with planted bugs it must catch, and correct code it
+must pass.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs PTX on a CPU, exactly, and finds races, stray accesses and undefined reads. It imports nothing else of
 ours.
+
 module = parse(ptx_text) report = simulate(module, [Launch("kernel", (4, 1, 1), (128, 1, 1), 0, ("a", "c",
 512))], {"a": a, "c": c})
-
 """
 
 from tuner.simulator.counters import Counters, Traffic

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tuner.simulator.counters import Traffic, global_sectors, shared_wavefronts
 from tuner.simulator.memory import REGION_BITS, Buffer, Index, Mask
 from tuner.simulator.scalar_types import POISON
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
@@ -42,8 +43,8 @@ def global_segments(batch: Batch, address: Index, nbytes: int, site: Site, mask:
 def _checked_segments(batch: Batch, address: Index, nbytes: int, site: Site, mask: Any) -> list[Segment]:
     """Sort lanes by buffer and record those that go astray."""
     shape = (batch.blocks, batch.threads)
-    address = np.broadcast_to(address, shape)
-    lanes = batch.active_lanes() if mask is None else np.broadcast_to(mask, shape)
+    address = stretched(address, shape)
+    lanes = batch.active_lanes() if mask is None else stretched(mask, shape)
     segments: list[Segment] = []
     for region in np.unique(address[lanes] >> REGION_BITS):
         here = lanes & (address >> REGION_BITS == region)
@@ -105,8 +106,8 @@ def check_written(batch: Batch, buffer: Buffer, offsets: Index, nbytes: int, sit
         return
     missing = ~ready if lanes is None else ~ready & lanes
     if missing.any():
-        full = np.broadcast_to(missing, (batch.blocks, batch.threads))
-        offset = int(np.broadcast_to(offsets, full.shape)[full][0])
+        full = stretched(missing, (batch.blocks, batch.threads))
+        offset = int(stretched(offsets, full.shape)[full][0])
         message = f"offset {offset} of {buffer.name!r} is read before anything has written it"
         batch.fault("uninitialised", message, site, full, offset, "global", buffer.name)
 
@@ -126,8 +127,8 @@ def store_global(
         view = buffer.writable(nbytes)
         if lanes is not None:
             shape = np.broadcast_shapes(index.shape, values.shape, lanes.shape)
-            chosen = np.broadcast_to(lanes, shape)
-            index, values = np.broadcast_to(index, shape)[chosen], np.broadcast_to(values, shape)[chosen]
+            chosen = stretched(lanes, shape)
+            index, values = stretched(index, shape)[chosen], stretched(values, shape)[chosen]
         view[index] = values
         if buffer.written is not None:
             mark_written(buffer, index, nbytes)
@@ -152,13 +153,13 @@ def full_rows(batch: Batch, offsets: Index, mask: Any) -> tuple[Index, Any]:
     """Give addresses (and mask) a column for each thread, and a row for each block where rows differ."""
     rows = max(len(offsets), len(mask) if mask is not None else 1)
     shape = (rows, batch.threads)
-    offsets = np.broadcast_to(offsets, shape)
+    offsets = stretched(offsets, shape)
     if mask is not None:
-        mask = np.broadcast_to(mask, shape)
+        mask = stretched(mask, shape)
         if batch.existing is not None:
             mask = mask & batch.existing
     elif batch.existing is not None:
-        mask = np.broadcast_to(batch.existing, shape)
+        mask = stretched(batch.existing, shape)
     return offsets, mask
 
 
@@ -197,8 +198,8 @@ def shared_offsets(batch: Batch, address: Index, nbytes: int, site: Site, mask: 
         and (nbytes == 1 or not (np.bitwise_or.reduce(offsets, axis=None) & (nbytes - 1)))
     ):
         return offsets, mask
-    lanes = batch.active_lanes() if mask is None else np.broadcast_to(mask, (batch.blocks, batch.threads))
-    full = np.broadcast_to(offsets, lanes.shape)
+    lanes = batch.active_lanes() if mask is None else stretched(mask, (batch.blocks, batch.threads))
+    full = stretched(offsets, lanes.shape)
     stray = lanes & ((full < 0) | (full + nbytes > batch.shared.nbytes))
     if stray.any():
         offset = int(full[stray][0])
@@ -241,7 +242,7 @@ def store_shared(
     shape = (batch.blocks, batch.threads)
     _, lanes = full_rows(batch, offsets, lanes)
     batch.shared.store(
-        np.broadcast_to(offsets, (len(offsets), batch.threads)), nbytes, np.broadcast_to(values, shape), lanes
+        stretched(offsets, (len(offsets), batch.threads)), nbytes, stretched(values, shape), lanes
     )
 
 

@@ -1,8 +1,8 @@
 """Approximate functions, each perturbed within the error that the PTX ISA states for it (ISA 9.7.3, 9.7.4).
+
 The perturbation is a fixed scramble of the argument, so the same argument always errs the same way, and a
 kernel that relies on more than the ISA promises is found out. Special values follow the tables of the ISA
 exactly.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """cp.async and its groups, taken at their worst (PTX ISA 9.7.9.25).
+
 From issue until the issuing thread waits, the destination holds poison and is in flight: a read or write of
 it is a race. At the wait it becomes that thread's write of that moment; other threads still need a barrier.
-
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tuner.simulator.instructions import (
 from tuner.simulator.loads_stores import lane_addresses, take_hints
 from tuner.simulator.memory import ELEMENTS, Index
 from tuner.simulator.scalar_types import PREDICATE, U32
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -184,9 +185,7 @@ def _partial_bytes(
     s: Batch, site: Site, source: Index, nbytes: int, size: Any, lanes: Any, result: Any
 ) -> Any:
     shape = (s.blocks, s.threads)
-    filled = (
-        np.ascontiguousarray(np.broadcast_to(result, shape)).view(np.uint8).reshape(*shape, nbytes).copy()
-    )
+    filled = np.ascontiguousarray(stretched(result, shape)).view(np.uint8).reshape(*shape, nbytes).copy()
     active = np.broadcast_to(True if lanes is None else lanes, shape)
     some = active & (size > 0) & (size < nbytes)
     for byte in range(nbytes - 1):

@@ -1,12 +1,13 @@
 """atom and red on global and shared memory (PTX ISA 9.7.13.3 and following).
+
 Lanes of one instruction that meet at an address go one after the other, in an order drawn anew for every
 instruction, since the ISA promises none.
-
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +33,11 @@ from tuner.simulator.instructions import (
     instruction,
 )
 from tuner.simulator.loads_stores import lane_addresses, take_hints, take_order, windows
-from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Buffer, Index
+from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Index
 from tuner.simulator.parser import SINK
 from tuner.simulator.rounding import read, write
 from tuner.simulator.scalar_types import SCALARS, Scalar
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -43,13 +45,18 @@ if TYPE_CHECKING:
 Bits = NDArray[Any]
 Update = Callable[[Bits, Bits, Any], Bits]
 """(old, operand, second operand) -> new, all as register bits."""
+COMMUTING: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 def _update(operation: str, scalar: Scalar) -> Update:
     view, storage = scalar.view, scalar.storage
-    if operation in ("and", "or", "xor"):
-        logic: Any = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[operation]
-        return lambda old, value, _: logic(old, value)
     if operation == "exch":
         return lambda old, value, _: value
     if operation == "cas":
@@ -60,7 +67,7 @@ def _update(operation: str, scalar: Scalar) -> Update:
         return lambda old, value, _: np.where((old == 0) | (old > value), value, old - storage.type(1))
     if scalar.kind == "f" or scalar.name in ("f16x2", "bf16x2"):
         return _float_update(operation, scalar)
-    function: Any = {"add": np.add, "min": np.minimum, "max": np.maximum}[operation]
+    function = COMMUTING[operation]
     return lambda old, value, _: function(old.view(view), value.view(view)).view(storage)
 
 
@@ -89,6 +96,16 @@ def _float_update(operation: str, scalar: Scalar) -> Update:
     return update
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an atomic does. `at_once` is the ufunc and type of one that lanes may do in any order unseen."""
+
+    scalar: Scalar
+    order: str
+    update: Update
+    at_once: tuple[Any, np.dtype[Any]] | None
+
+
 @instruction("atom", "red")
 def atom(opcode: Opcode) -> Recipe:
     """Read, change and write back, in one indivisible step; `red` gives no old value back."""
@@ -97,42 +114,36 @@ def atom(opcode: Opcode) -> Recipe:
     opcode.flag("noftz")
     order, policy = take_order(opcode) or "relaxed", take_hints(opcode)
     space = opcode.choice("global", "shared", "shared::cta", default="generic").split("::")[0]
-    operation = opcode.choice("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+    name = opcode.choice("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
     count = int(opcode.choice("v2", "v4", "v8", default="v1")[1:])
     scalar = opcode.type()
     returns = opcode.name == "atom"
     if scalar.bits > 64:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
-    update = _update(operation, scalar)
+    whole = scalar.kind in "usb" and scalar.name not in ("f16x2", "bf16x2")
+    at_once = (COMMUTING[name], scalar.view) if name in COMMUTING and whole and not returns else None
+    operation = Operation(scalar, order, _update(name, scalar), at_once)
 
     def bind(site: Site) -> Closure:
         operands = list(site.operands[:-1] if policy else site.operands)
-        expected = returns + 2 + (operation == "cas")
+        expected = returns + 2 + (name == "cas")
         if len(operands) != expected:
-            raise site.error(f"{opcode.name}.{operation} takes {expected} operands, got {len(operands)}")
+            raise site.error(f"{opcode.name}.{name} takes {expected} operands, got {len(operands)}")
         targets = []
         if returns:
             items = site.items(operands.pop(0), count)
             targets = [0 if item == SINK else site.target(item, scalar) for item in items]
         base, offset = site.address(operands[0])
         values = [site.source(item, scalar) for item in site.items(operands[1], count)]
-        other = site.source(operands[2], scalar) if operation == "cas" else None
-        site.polls = returns
-        if space != "global":
-            site.widths.append(("shared", scalar.nbytes))
-            site.shared_atomic = True
-            site.finer_order |= order != "relaxed"
-        if space != "shared":
-            site.widths.append(("global", scalar.nbytes))
-            site.stores_through.append(base)
+        other = site.source(operands[2], scalar) if name == "cas" else None
+        _note_site(site, space, operation, returns, base)
 
         def run(r: Registers, s: Batch) -> None:
             address = lane_addresses(r, base, offset)
             for number, slot in enumerate(values):
                 second = r[other] if other is not None else None
-                old = _everywhere(
-                    s, site, space, address + number * scalar.nbytes, r[slot], second, update, scalar, order
-                )
+                where = address + number * scalar.nbytes
+                old = _everywhere(s, site, space, where, (r[slot], second), operation)
                 if returns and targets[number]:
                     s.write(r, targets[number], old)
 
@@ -141,39 +152,36 @@ def atom(opcode: Opcode) -> Recipe:
     return Effect(bind, "atomic")
 
 
+def _note_site(site: Site, space: str, operation: Operation, returns: bool, base: int) -> None:
+    site.polls = returns
+    if space != "global":
+        site.widths.append(("shared", operation.scalar.nbytes))
+        site.shared_atomic = True
+        site.finer_order |= operation.order != "relaxed"
+    if space != "shared":
+        site.widths.append(("global", operation.scalar.nbytes))
+        site.stores_through.append(base)
+
+
 def _everywhere(
-    s: Batch,
-    site: Site,
-    space: str,
-    address: Index,
-    value: Bits,
-    other: Any,
-    update: Update,
-    scalar: Scalar,
-    order: str,
+    s: Batch, site: Site, space: str, address: Index, values: tuple[Bits, Any], operation: Operation
 ) -> Bits:
     """Carry out an atomic in whatever state space the lanes address; return the old values (B, T)."""
-    shape = (s.blocks, s.threads)
-    old = np.zeros(shape, scalar.storage)
+    old = np.zeros((s.blocks, s.threads), operation.scalar.storage)
     places = (
         [(0, s.mask)] if space == "global" else [(1, s.mask)] if space == "shared" else windows(s, address)
     )
     for window, lanes in places:
         if window == 1:
             local = address - SHARED_WINDOW if space == "generic" else address
-            _in_shared(s, site, local, value, other, update, scalar, lanes, old, order)
+            _in_shared(s, site, local, values, operation, lanes, old)
         elif window == 2:
-            at = address - LOCAL_WINDOW
+            at = int((address - LOCAL_WINDOW).max())
             s.fault(
-                "out_of_bounds",
-                "an atomic cannot reach local memory",
-                site,
-                s.active_lanes(),
-                int(at.max()),
-                "local",
+                "out_of_bounds", "an atomic cannot reach local memory", site, s.active_lanes(), at, "local"
             )
         else:
-            _in_global(s, site, address, value, other, update, scalar, lanes, old, order)
+            _in_global(s, site, address, values, operation, lanes, old)
     return old
 
 
@@ -181,78 +189,92 @@ def _in_global(
     s: Batch,
     site: Site,
     address: Index,
-    value: Bits,
-    other: Any,
-    update: Update,
-    scalar: Scalar,
+    values: tuple[Bits, Any],
+    operation: Operation,
     lanes: Any,
     old: Bits,
-    order: str,
 ) -> None:
-    nbytes = scalar.nbytes
+    nbytes = operation.scalar.nbytes
     for buffer, offsets, here in global_segments(s, address, nbytes, site, lanes):
         if buffer.written is not None:
             check_written(s, buffer, offsets, nbytes, site, here)
         if s.count:
             count_global(s, s.counters.atomics, offsets, nbytes, here)
-        chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
-        turns = s.random().permutation(int(np.count_nonzero(chosen)))
+        chosen = s.active_lanes() if here is None else stretched(here, old.shape)
+        turns = turns_of(s, chosen, operation)
         if buffer.races is not None:
-            buffer.races.atomic(s, offsets, nbytes, chosen, site, order, turns)
-        index = np.broadcast_to(offsets, old.shape)[chosen] >> (nbytes.bit_length() - 1)
-        old[chosen] = _serially(s, buffer.writable(nbytes), index, value, other, update, chosen, turns)
-        _mark(buffer, index, nbytes)
-
-
-def _mark(buffer: Buffer, index: Index, nbytes: int) -> None:
-    if buffer.written is not None:
-        mark_written(buffer, index, nbytes)
+            buffer.races.atomic(s, offsets, nbytes, chosen, site, operation.order, turns)
+        index = stretched(offsets, old.shape)[chosen] >> (nbytes.bit_length() - 1)
+        _apply(s, buffer.writable(nbytes), index, values, operation, chosen, old, turns)
+        if buffer.written is not None:
+            mark_written(buffer, index, nbytes)
 
 
 def _in_shared(
     s: Batch,
     site: Site,
     address: Index,
-    value: Bits,
-    other: Any,
-    update: Update,
-    scalar: Scalar,
+    values: tuple[Bits, Any],
+    operation: Operation,
     lanes: Any,
     old: Bits,
-    order: str,
 ) -> None:
-    nbytes = scalar.nbytes
+    nbytes = operation.scalar.nbytes
     offsets, here = shared_offsets(s, address, nbytes, site, lanes)
     if s.count:
         count_shared(s, s.counters.shared_atomics, offsets, nbytes, here)
     offsets, here = full_rows(s, offsets, here)
-    chosen = s.active_lanes() if here is None else np.broadcast_to(here, old.shape)
-    turns = s.random().permutation(int(np.count_nonzero(chosen)))
+    chosen = s.active_lanes() if here is None else stretched(here, old.shape)
+    turns = turns_of(s, chosen, operation)
     if s.races is not None:
-        s.races.atomic(s, offsets, nbytes, here, site, order, turns)
-    flat = s.shared.flat_view(nbytes)
-    index = (np.broadcast_to(offsets, old.shape) + s.shared.rows)[chosen] >> (nbytes.bit_length() - 1)
-    old[chosen] = _serially(s, flat, index, value, other, update, chosen, turns)
+        s.races.atomic(s, offsets, nbytes, here, site, operation.order, turns)
+    index = (stretched(offsets, old.shape) + s.shared.rows)[chosen] >> (nbytes.bit_length() - 1)
+    _apply(s, s.shared.flat_view(nbytes), index, values, operation, chosen, old, turns)
+
+
+def turns_of(s: Batch, chosen: NDArray[np.bool_], operation: Operation) -> Any:
+    """Return the order in which lanes take their turn; None where nobody can tell it from another."""
+    if operation.at_once is not None and not s.program.fences:
+        return None
+    return s.random().permutation(int(np.count_nonzero(chosen)))
+
+
+def _apply(
+    s: Batch,
+    view: Bits,
+    index: Index,
+    values: tuple[Bits, Any],
+    operation: Operation,
+    chosen: Any,
+    old: Bits,
+    turns: Any,
+) -> None:
+    """Update memory; `old` receives what each lane found, where lanes take turns."""
+    first = stretched(values[0], chosen.shape)[chosen]
+    second = stretched(values[1], chosen.shape)[chosen] if values[1] is not None else None
+    if operation.at_once is not None:
+        function, dtype = operation.at_once
+        function.at(view.view(dtype), index, first.view(dtype))
+        s.ahead += 1
+    else:
+        old[chosen] = _serially(s, view, index, first, second, operation.update, turns)
 
 
 def _serially(
-    s: Batch, view: Bits, index: Index, value: Bits, other: Any, update: Update, chosen: Any, order: Index
+    s: Batch, view: Bits, index: Index, first: Bits, second: Any, update: Update, turns: Index
 ) -> Bits:
     """Apply an update lane after lane where addresses meet, in a given order; return what each lane found."""
-    values = np.broadcast_to(value, chosen.shape)[chosen]
-    others = np.broadcast_to(other, chosen.shape)[chosen] if other is not None else None
     found = np.empty(index.shape, view.dtype)
-    sorted_order = order[np.argsort(index[order], kind="stable")]
-    ordered = index[sorted_order]
-    first = np.r_[True, ordered[1:] != ordered[:-1]]
-    starts = np.nonzero(first)[0]
+    by_address = turns[np.argsort(index[turns], kind="stable")]
+    ordered = index[by_address]
+    starts = np.nonzero(np.r_[True, ordered[1:] != ordered[:-1]])[0]
     turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
     for number in range(int(turn.max()) + 1 if len(turn) else 0):
-        lanes = sorted_order[turn == number]
+        lanes = by_address[turn == number]
         at = index[lanes]
         old = view[at]
         found[lanes] = old
-        new = update(old, values[lanes], None if others is None else others[lanes])
+        new = update(old, first[lanes], None if second is None else second[lanes])
         view[at] = new
         s.ahead += bool((new != old).any())
     return found

@@ -1,8 +1,8 @@
 """Barriers of a block and of a warp: who has arrived, who waits, and when they go on (PTX ISA 9.7.13.1 and
 .2).
-A thread that has exited is not waited for. A barrier with a thread count completes at that many arrivals;
-one without at the arrival of every live thread of the block.
 
+A thread that has exited is not waited for. A barrier with a thread count completes at that many arrivals; one
+without at the arrival of every live thread of the block.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Barriers:
             batch.add_pending(block.index + 1, mask)
 
     def turns(self, operands: BarrierOperands, number: int, lanes: Mask) -> list[Mask]:
-        """Let warps arrive one after the other where a barrier would complete before all of them are counted."""
+        """Let warps arrive one by one where a barrier would complete before all of them are counted."""
         if not operands.count:
             return [lanes]
         expected = int(np.broadcast_to(self.batch.registers[operands.count], lanes.shape)[lanes].min())

@@ -1,7 +1,7 @@
 """Extended-precision integer arithmetic: the condition code that add.cc and its kin pass on (PTX ISA 9.7.2).
+
 The condition code is a hidden predicate register of every thread. No barrier or call keeps it, but nothing
 else changes it.
-
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Races on shared memory by vector clocks: for kernels whose threads are ordered by more than whole-block
 barriers.
-Every thread has a clock of all threads of its block (what of each it is ordered after). Barriers of any
-kind, and release and acquire through atomics and fences, join clocks; an access has to be ordered after the
-last write of its granule, a write also after all reads since. Same interface as `SharedRaces`, exact, and
-slower.
 
+Every thread has a clock of all threads of its block (what of each it is ordered after). Barriers of any kind,
+and release and acquire through atomics and fences, join clocks; an access has to be ordered after the last
+write of its granule, a write also after all reads since. Same interface as `SharedRaces`, exact, and slower.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counters of a launch: instructions by class, global sectors, shared wavefronts.
+
 Everything is counted by warp: an instruction counts for every warp with a lane in its basic block, whether
 its predicate lets a lane through or not, as hardware issues it.
-
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Traffic:
 @dataclass(slots=True)
 class Counters:
     """Counts for the blocks that ran of one launch.
+
     Attributes:
         blocks: how many blocks ran; threads: threads of each.
         instructions: warp instructions by class (integer, float, special, move, mma names, ldmatrix,
@@ -38,7 +39,6 @@ class Counters:
             `ideal` is the bytes in whole sectors.
         shared_loads, shared_stores, matrix_loads, async_writes, shared_atomics: bytes and wavefronts of
             shared memory; `ideal` is the wavefronts without bank conflicts.
-
     """
 
     blocks: int = 0

@@ -1,10 +1,10 @@
 """Races on global memory, between the threads of one block and between blocks, within one launch.
+
 A cell has the key of its last plain write, plain read and strong access (atomics, and relaxed, volatile,
 acquire and release accesses): `block | time | thread | instruction`. Within a block, barriers order as they
 do for shared memory. Between blocks only release and acquire patterns do (PTX ISA, "Memory Consistency
 Model"): a fence of gpu scope, a strong write, a strong read that sees it, a fence; then what the writer's
 block had done is known to the reader.
-
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
@@ -179,11 +180,11 @@ class GlobalRaces:
         """Return flat (cells, keys, rows of the batch, threads) of an access."""
         shape = (batch.blocks, batch.threads)
         keys = batch.global_keys() + (site.number & ((1 << SITE_BITS) - 1))
-        cells = np.broadcast_to(offsets >> self.shift, shape)
+        cells = stretched(offsets >> self.shift, shape)
         if lanes is None and batch.existing is None:
             cells, keys, chosen = cells.ravel(), keys.ravel(), None
         else:
-            chosen = batch.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
+            chosen = batch.active_lanes() if lanes is None else stretched(lanes, shape)
             cells, keys = cells[chosen], keys[chosen]
         count = max(nbytes >> self.shift, 1)
         if count > 1:
@@ -301,9 +302,9 @@ class GlobalRaces:
 
     def known_across(self, block: int, time: int, thread: int, my_block: int, my_thread: int) -> bool:
         """Return whether a thread of another block is known to be past a time.
-        Where several threads or blocks share the key, knowing some of them is taken for knowing all: no
-        false alarm.
 
+        Where several threads or blocks share the key, knowing some of them is taken for knowing all: no false
+        alarm.
         """
         for known in (self.order.blocks.get(my_block), self.order.threads.get((my_block, my_thread))):
             if known and block == MANY_BLOCKS:
@@ -318,10 +319,10 @@ class GlobalRaces:
     ) -> bool:
         """Several threads store the same value to one place: a note."""
         shape = (batch.blocks, batch.threads)
-        chosen = batch.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
-        index = np.broadcast_to(offsets, shape)[chosen] >> (nbytes.bit_length() - 1)
+        chosen = batch.active_lanes() if lanes is None else stretched(lanes, shape)
+        index = stretched(offsets, shape)[chosen] >> (nbytes.bit_length() - 1)
         present = self.buffer.view(nbytes)[index]
-        stored = np.broadcast_to(values, shape)[chosen]
+        stored = stretched(values, shape)[chosen]
         first = index << (nbytes.bit_length() - 1) >> self.shift
         touched = self.writes is not None and np.asarray(self.writes[first] != 0)
         equal = np.ascontiguousarray(present).view(np.uint8) == np.ascontiguousarray(stored).view(np.uint8)
@@ -337,13 +338,9 @@ class GlobalRaces:
         self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site
     ) -> bool:
         shape = (batch.blocks, batch.threads)
-        chosen = batch.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)
-        where = np.broadcast_to(offsets, shape)[chosen]
-        stored = (
-            np.ascontiguousarray(np.broadcast_to(values, shape)[chosen])
-            .view(np.uint8)
-            .reshape(len(where), -1)
-        )
+        chosen = batch.active_lanes() if lanes is None else stretched(lanes, shape)
+        where = stretched(offsets, shape)[chosen]
+        stored = np.ascontiguousarray(stretched(values, shape)[chosen]).view(np.uint8).reshape(len(where), -1)
         keyed = np.concatenate([where[:, None].view(np.uint8).reshape(len(where), 8), stored], axis=1)
         if len(np.unique(where)) != len(np.unique(keyed, axis=0)):
             return False

@@ -1,7 +1,7 @@
 """Device functions are inlined where they are called, so that one set of masks describes all control flow.
+
 A parameter of the callee is the variable that the caller stores it in, under another name. Recursion has no
 such form and is refused.
-
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The table of instructions: one decorated function an opcode family decodes the modifiers and returns a
 recipe.
+
 A recipe is bound to the slots of one instruction's operands and gives a closure `(registers, batch) ->
 value`. A function runs once for each distinct opcode text; binding is all that is left to do for each
 instruction.
-
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Opcode:
 class Compute:
     """One result from sources, lane by lane: `build(*source_slots)` returns the closure that gives the new
     value.
+
     `wide` sources and results may sit in registers wider than their type (PTX ISA, "Operand Size Exceeding
     Instruction-Type Size"); the binder narrows and extends.
-
     """
 
     result: Scalar
@@ -159,6 +159,7 @@ def decode(text: str) -> Recipe:
 
 class Site:
     """One instruction while it is bound: its operands become slots, and what it reads and writes is noted.
+
     Attributes:
         result: slot of the value that the closure returns; -1 where the closure writes by itself.
         category: what the instruction counts as, where that depends on its operands.
@@ -171,7 +172,6 @@ class Site:
         stores_through: slots of the addresses it stores to, outside shared memory.
         parameter: byte offset of the kernel parameter it loads, -1 for none.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
-
     """
 
     def __init__(self, instruction: Instruction, layout: Layout) -> None:

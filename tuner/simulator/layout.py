@@ -1,7 +1,7 @@
 """Slots: where the registers, constants, special registers and symbols of one entry live in the register
 list.
-Slot 0 is scratch. Every operand is a slot, so closures index one list and never ask what an operand is.
 
+Slot 0 is scratch. Every operand is a slot, so closures index one list and never ask what an operand is.
 """
 
 from __future__ import annotations

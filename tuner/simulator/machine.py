@@ -1,8 +1,8 @@
 """Runs a batch of blocks in lockstep: groups of lanes, reconvergence, barriers, exits.
-A group is a basic block and the mask of lanes that are to run it. The group of the lowest basic block runs
-first, and groups that meet at a basic block become one. A mask of None stands for every lane, so uniform
-code pays for no masks.
 
+A group is a basic block and the mask of lanes that are to run it. The group of the lowest basic block runs
+first, and groups that meet at a basic block become one. A mask of None stands for every lane, so uniform code
+pays for no masks.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ class Batch:
     def next_group(self) -> tuple[int, Mask | None]:
         """Take the group of the lowest basic block; but let others go before one that has just polled in
         vain.
-        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left
-        to try.
 
+        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left to
+        try.
         """
         lowest = min(self.pending)
         if self.polled in self.pending and len(self.pending) > 1:

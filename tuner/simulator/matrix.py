@@ -1,11 +1,12 @@
 """ldmatrix and mma.sync m16n8 (PTX ISA 9.7.14.5), with the lane maps of the ISA.
-In every m16n8 shape a lane 4g + t holds, of A, the 4 bytes at 4t of a 16-byte piece of row g (a0), of row g
-+ 8 (a1), and the same of the next piece of k (a2, a3); of B the same of column g (b0, b1). So a register of
-a warp, lane after lane, is 8 rows of 16 bytes, whatever the element type, and `ldmatrix` without `.trans`
-fills exactly that. C and D: c0, c1 are row g, columns 2t and 2t + 1; c2, c3 are row g + 8.
+
+In every m16n8 shape a lane 4g + t holds, of A, the 4 bytes at 4t of a 16-byte piece of row g (a0), of row g +
+8 (a1), and the same of the next piece of k (a2, a3); of B the same of column g (b0, b1). So a register of a
+warp, lane after lane, is 8 rows of 16 bytes, whatever the element type, and `ldmatrix` without `.trans` fills
+exactly that. C and D: c0, c1 are row g, columns 2t and 2t + 1; c2, c3 are row g + 8.
+
 Products are put off: a warp's accumulator stays a matrix with a list of steps (A, B) until something reads
 it, and then all tiles that share operands are one matrix product over all blocks.
-
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tuner.simulator.instructions import (
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.products import Accumulator, Kind, Part, flush, queue_of
 from tuner.simulator.scalar_types import B32, B64
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -81,11 +83,11 @@ def stmatrix(opcode: Opcode) -> Recipe:
         site.widths.append(("shared", 2 if transposed else 4))
 
         def run(r: Registers, s: Batch) -> None:
-            address = np.broadcast_to(lane_addresses(r, base, offset), (s.blocks, s.threads))
+            address = stretched(lane_addresses(r, base, offset), (s.blocks, s.threads))
             rows = address.reshape(s.blocks, s.warps, 32)
             lane = np.arange(32)
             for number, slot in enumerate(slots):
-                words = np.broadcast_to(r[slot], (s.blocks, s.threads))
+                words = stretched(r[slot], (s.blocks, s.threads))
                 if not transposed:
                     start = rows[:, :, 8 * number + lane // 4].reshape(address.shape)
                     store_shared(s, start + np.tile(4 * (lane % 4), s.warps), words, site, s.mask)
@@ -112,7 +114,7 @@ def movmatrix(opcode: Opcode) -> Recipe:
         site.result = site.target(site.operands[0], B32)
 
         def run(r: Registers, s: Batch) -> Any:
-            words = np.ascontiguousarray(np.broadcast_to(r[a], (len(r[a]), s.threads)))
+            words = np.ascontiguousarray(stretched(r[a], (len(r[a]), s.threads)))
             halves = words.view(np.uint16).reshape(len(words), s.warps, 8, 8).swapaxes(2, 3)
             return np.ascontiguousarray(halves).view(np.uint32).reshape(len(words), s.threads)
 
@@ -125,13 +127,11 @@ def load_matrices(
     s: Batch, site: Site, address: NDArray[np.int64], count: int, transposed: bool
 ) -> NDArray[Any]:
     """Return the registers of every lane: (B, W, count, 32) words."""
-    address = np.broadcast_to(address, (len(address), s.threads))
+    address = stretched(address, (len(address), s.threads))
     rows = address.reshape(len(address), s.warps, 32)[:, :, : 8 * count]
     mask = s.mask
     if mask is not None:
-        mask = np.broadcast_to(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)[
-            :, :, : 8 * count
-        ]
+        mask = stretched(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)[:, :, : 8 * count]
     offsets, mask = _row_offsets(s, rows, mask, site)
     if s.count:
         _count_rows(s, offsets, mask)
@@ -168,7 +168,7 @@ def _count_rows(s: Batch, offsets: NDArray[np.int64], mask: Any) -> None:
     flat = offsets.reshape(len(offsets), -1)
     lanes = mask.reshape(len(mask), -1) if mask is not None else None
     if lanes is not None and len(flat) != rows:
-        flat = np.broadcast_to(flat, (rows, flat.shape[1]))
+        flat = stretched(flat, (rows, flat.shape[1]))
     wavefronts, ideal = shared_wavefronts(flat, 16, lanes, 8)
     traffic = s.counters.matrix_loads
     active = flat.size if lanes is None else int(np.count_nonzero(lanes))
@@ -321,7 +321,7 @@ def double_mma() -> Recipe:
         (c0, c1) = (site.source(item, B64) for item in site.items(site.operands[3], 2))
 
         def tiles(value: NDArray[Any], s: Batch) -> NDArray[Any]:
-            full = np.ascontiguousarray(np.broadcast_to(value, (len(value), s.threads))).view(np.float64)
+            full = np.ascontiguousarray(stretched(value, (len(value), s.threads))).view(np.float64)
             return full.reshape(len(value), s.warps, 8, 4)
 
         def run(r: Registers, s: Batch) -> None:

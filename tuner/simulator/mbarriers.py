@@ -1,7 +1,7 @@
 """mbarrier objects in shared memory: phases, arrivals, transactions (PTX ISA 9.7.13.15).
+
 The 64 bits of an object are opaque; its state is kept beside shared memory. A state token that `arrive`
 returns is the number of its phase, scrambled, so that a program cannot make sense of it.
-
 """
 
 from __future__ import annotations
@@ -242,9 +242,9 @@ def _bind_wait(site: Site, parity: bool) -> Closure:
 
 def bind_copy_arrive(site: Site, counted: bool) -> Closure:
     """cp.async.mbarrier.arrive: the object completes only when the thread's copies so far have landed.
+
     Without `.noinc` the arrival is extra: it adds one to the pending count first. Landing is put off until
     the phase would complete, which is as late as the ISA allows.
-
     """
     _prepared(site)
     site.expect(1)

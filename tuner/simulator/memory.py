@@ -1,8 +1,8 @@
 """State spaces as arrays: global buffers with guard zones around them, and the shared memory of a batch of
 blocks.
-Every global buffer has a 2**40-byte region of addresses to itself, so an access that leaves its buffer by
-any distance is seen, and an address cut to 32 bits points nowhere.
 
+Every global buffer has a 2**40-byte region of addresses to itself, so an access that leaves its buffer by any
+distance is seen, and an address cut to 32 bits points nowhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.simulator.layout import PARAMETER_BASE, SHARED_BASE
 from tuner.simulator.scalar_types import POISON
+from tuner.simulator.shapes import stretched
 
 REGION_BITS = 40
 REGION_BASE = 1 << 32
@@ -45,10 +46,10 @@ def space_window(space: str) -> tuple[int, int]:
 @dataclass(slots=True, eq=False)
 class Buffer:
     """Global memory of one name.
-    `data` holds the bytes, padded to 32; it is the caller's own memory until the first write. `written` has
-    a flag for each `cell_bytes` where reads before a write are findings; None where the caller gave the
-    contents.
 
+    `data` holds the bytes, padded to 32; it is the caller's own memory until the first write. `written` has a
+    flag for each `cell_bytes` where reads before a write are findings; None where the caller gave the
+    contents.
     """
 
     name: str
@@ -166,5 +167,5 @@ class SharedMemory:
         if mask is None:
             flat[index] = values
             return
-        mask = np.broadcast_to(mask, index.shape)
-        flat[index[mask]] = np.broadcast_to(values, index.shape)[mask]
+        mask = stretched(mask, index.shape)
+        flat[index[mask]] = stretched(values, index.shape)[mask]

@@ -1,8 +1,8 @@
 """Matrix products of many warps at once: accumulators that are multiplied when they are read.
-Integer products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many
-steps are put off. The sums go to int32, which wraps as the ISA has it. Float products are added step by
-step (`tensor_sums`).
 
+Integer products are summed in float32, which is exact while |sum| stays below 2**24: that bounds how many
+steps are put off. The sums go to int32, which wraps as the ISA has it. Float products are added step by step
+(`tensor_sums`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator.shapes import stretched
 from tuner.simulator.tensor_sums import LARGEST, accumulate, add_integers, operand_values
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _pack(
 def words_of(register: NDArray[np.uint32], s: Batch) -> NDArray[np.complex128]:
     """View a register as (B, W, 8) pieces of 16 bytes."""
     if register.shape[1] != s.threads:
-        register = np.broadcast_to(register, (len(register), s.threads))
+        register = stretched(register, (len(register), s.threads))
     return np.ascontiguousarray(register).view(np.complex128).reshape(len(register), s.warps, 8)
 
 
@@ -236,7 +237,7 @@ def start_matrix(s: Batch, grid: list[list[Accumulator]], blocks: int) -> NDArra
     for row_number, row in enumerate(grid):
         for column_number, accumulator in enumerate(row):
             for index, register in enumerate(accumulator_lanes(s, accumulator)):
-                lanes = np.broadcast_to(register, (len(register), s.threads)).view(np.int32)
+                lanes = stretched(register, (len(register), s.threads)).view(np.int32)
                 total[:, :, row_number, index >> 1, :, column_number, :, index & 1] = lanes.reshape(
                     len(register), s.warps, 8, 4
                 )

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Block:
     """A basic block: `steps` are (slot, closure, keeps) with keeps = the old value of masked-off lanes is
     needed.
-    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end. `polls` is
-    set by lowering where it reads what other threads may change and, once labels are known, only kept at
-    branches that go back over such reads: the ends of loops that may wait for another thread.
 
+    `kind` is how it ends: fall, branch, exit, barrier; `details` are the operands of that end. `polls` is set
+    by lowering where it reads what other threads may change and, once labels are known, only kept at branches
+    that go back over such reads: the ends of loops that may wait for another thread.
     """
 
     index: int
@@ -58,11 +58,11 @@ class Block:
 @dataclass(slots=True)
 class Program:
     """What a launch needs of an entry.
+
     `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global
     memory. `finer_order` says that threads of a block are ordered by more than block barriers,
     `barrier_counts` are the thread counts that those name. `stored_parameters` are the byte offsets of
     pointer parameters that may be stored through.
-
     """
 
     function: Function
@@ -73,6 +73,7 @@ class Program:
     global_bytes: int
     finer_order: bool
     barrier_counts: tuple[int, ...]
+    fences: bool
     stored_parameters: frozenset[int]
 
 
@@ -103,6 +104,7 @@ def _lower(module: Module, entry: Function) -> Program:
             any(site.fences for site in lowering.sites) and any(site.shared_atomic for site in lowering.sites)
         ),
         tuple(site.barrier_count for site in lowering.sites if site.barrier_count),
+        any(site.fences for site in lowering.sites),
         _stored_parameters(lowering.sites),
     )
 

@@ -1,8 +1,8 @@
 """Races on shared memory, for kernels that order their threads with whole-block barriers only: the fast path.
+
 A granule, the narrowest access of the kernel, has the key of its last write and of its last read: `epoch <<
 31 | thread << 20 | instruction`. A barrier begins a new epoch, and what carries an older epoch is ordered
 before everything after it. Keys are held once for all blocks for as long as all blocks do the same.
-
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
@@ -53,7 +55,7 @@ class SharedRaces:
         if released is None or bool(released.all()):
             self.epochs = self.epochs + 1
         else:
-            self.epochs = np.broadcast_to(self.epochs, (self.blocks, 1)) + released[:, None]
+            self.epochs = stretched(self.epochs, (self.blocks, 1)) + released[:, None]
         self.renew()
 
     def select(
@@ -87,11 +89,11 @@ class SharedRaces:
             keys = keys[..., None]
             mask = mask[..., None] if mask is not None else None
         if len(self.start) > 1:
-            start = np.broadcast_to(self.start.reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
+            start = stretched(self.start.reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
         if keys.shape != cells.shape:
-            keys = np.broadcast_to(keys, cells.shape)
+            keys = stretched(keys, cells.shape)
         if mask is not None:
-            mask = np.broadcast_to(mask, cells.shape)
+            mask = stretched(mask, cells.shape)
             return cells[mask], keys[mask], start[mask] if len(self.start) > 1 else start
         return cells.ravel(), keys.ravel(), start.ravel() if len(self.start) > 1 else start
 
@@ -242,10 +244,10 @@ class SharedRaces:
 
     def equal_values(self, offsets: Any, nbytes: int, mask: Any, values: Any) -> bool:
         shape = (self.blocks, self.threads)
-        where = np.broadcast_to(offsets, shape) + np.arange(self.blocks)[:, None] * (1 << 32)
-        stored = np.broadcast_to(values, shape)
+        where = stretched(offsets, shape) + np.arange(self.blocks)[:, None] * (1 << 32)
+        stored = stretched(values, shape)
         if mask is not None:
-            chosen = np.broadcast_to(mask, shape)
+            chosen = stretched(mask, shape)
             where, stored = where[chosen], stored[chosen]
         where, stored = where.ravel(), np.ascontiguousarray(stored.ravel())
         table = np.stack([where.view(np.uint64), *_words(stored)], 1)

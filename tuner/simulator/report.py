@@ -15,11 +15,10 @@ FAULT_KINDS = ("race", "out_of_bounds", "misaligned", "uninitialised", "divergen
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One kind of misbehaviour at one PTX line, with the first thread that showed it.
-    `block` and `thread` are (x, y, z). `address` is the byte offset into `buffer` for global memory, the
-    shared or local address otherwise. The `other_` fields name the second party of a race, where it is
-    known; `other_thread` is None where several threads are. `count` is how many accesses of lanes did the
-    same.
 
+    `block` and `thread` are (x, y, z). `address` is the byte offset into `buffer` for global memory, the
+    shared or local address otherwise. The `other_` fields name the second party of a race, where it is known;
+    `other_thread` is None where several threads are. `count` is how many accesses of lanes did the same.
     """
 
     kind: str
@@ -64,6 +63,7 @@ class Unwritten:
 @dataclass(frozen=True, slots=True)
 class Report:
     """Result of a plan.
+
     Attributes:
         buffers: every buffer after the plan, as an array of the shape and type that was passed in. Only
             those that were written are copies; the others are the arrays passed in.
@@ -72,7 +72,6 @@ class Report:
             values.
         counters: one for each step of the plan; a memset counts nothing.
         unwritten: for each output with elements never written (also where only sampled blocks ran).
-
     """
 
     buffers: dict[str, NDArray[Any]]

@@ -1,8 +1,8 @@
 """Exact floating-point values in float64 and their rounding to PTX formats in every mode.
-An operation is carried out in float64 rounded to odd: 53 bits are more than two beyond f32, f16 and bf16,
-so a second rounding from there, in any mode, is as good as one rounding of the exact value (Boldo and
-Melquiond, "Emulation of FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008).
 
+An operation is carried out in float64 rounded to odd: 53 bits are more than two beyond f32, f16 and bf16, so
+a second rounding from there, in any mode, is as good as one rounding of the exact value (Boldo and Melquiond,
+"Emulation of FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd", 2008).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PTX scalar types and how registers hold them: always as unsigned integers of their width, predicates as
 bool.
-An instruction views the bits as the type it names, so untyped `.b32` registers need no conversion.
 
+An instruction views the bits as the type it names, so untyped `.b32` registers need no conversion.
 """
 
 from __future__ import annotations

@@ -76,21 +76,21 @@ def simulate(
     seed: int = 0,
 ) -> Report:
     """Run a plan and report its results and faults. Faults of the kernel never raise.
+
     Args:
         module: a parsed module (parsed and lowered once, whatever is run of it), or PTX text.
         steps: launches and memsets, in order.
         buffers: arrays by name, C-contiguous, of any type; never modified.
         outputs: buffers whose contents are undefined before the plan (outputs and workspaces): they are
             filled with poison, and a read before a write is a fault.
-        blocks: linear indices of the blocks to run of every launch, or such by step number; None for
-            all.
+        blocks: linear indices of the blocks to run of every launch, or such by step number; None for all.
         races: look for races on shared and global memory.
         counters: count traffic (sectors and wavefronts); instructions are always counted.
         step_budget: instructions a batch of blocks may run before it is called endless.
         seed: changes choices that the ISA leaves open.
+
     Raises:
         PtxError: the PTX is malformed or not simulated, or a launch does not fit its entry.
-
     """
     if isinstance(module, str):
         module = parse(module)

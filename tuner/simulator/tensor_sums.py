@@ -1,10 +1,10 @@
 """How tensor cores add, where the ISA leaves it open (PTX ISA 9.7.14.5, "Matrix multiply-accumulate").
-Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their sum are not specified
-beyond "at least single precision". Measured hardware aligns the addends to the largest, truncates each, and
+
+Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their sum are not specified beyond
+"at least single precision". Measured hardware aligns the addends to the largest, truncates each, and
 truncates the sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS
 7:e330, 2021). So here: the exact sum loses up to 2**-24 of the addends' magnitudes towards zero, and is
 truncated to f32; a sum that f32 holds is exact.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Warp-wide instructions: shuffles, votes, matches, reductions, election (PTX ISA 9.7.9.6, 9.7.13).
+
 They exchange registers and order no memory. A lane that a member mask names has to be there; a value taken
 from a lane that is not is poison.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """wgmma: matrix products of a warpgroup that read shared memory on their own time (PTX ISA 9.7.15).
 
-From issue until `wait_group`, the accumulator registers hold poison and the tiles in shared memory are being read: a
-write to them is a race. Shared tiles are found through matrix descriptors, with the canonical layouts of the ISA.
+From issue until `wait_group`, the accumulator registers hold poison and the tiles in shared memory are being
+read: a write to them is a race. Tiles are found through matrix descriptors, in the canonical layouts of the
+ISA.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Pending:
-    """Accumulators under way: their values, the lanes they belong to, and the last group that adds to them."""
+    """Accumulators under way: values, the lanes they belong to, and the last group that adds to them."""
 
     values: list[NDArray[Any]]
     lanes: NDArray[np.bool_]
@@ -126,11 +127,17 @@ def _decode(opcode: Opcode) -> Recipe:
     clamp = opcode.flag("satfinite")
     types = list(opcode.modifiers)
     opcode.modifiers = []
-    if len(types) != 3 or types[0] not in ("f32", "f16", "s32") or types[1] not in BITS or types[2] not in BITS:
+    if (
+        len(types) != 3
+        or types[0] not in ("f32", "f16", "s32")
+        or types[1] not in BITS
+        or types[2] not in BITS
+    ):
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     result, a_type, b_type = types
     return Effect(
-        lambda site: _bind(site, width, result, a_type, b_type, clamp), f"wgmma.{shape}.{a_type}.{b_type}",
+        lambda site: _bind(site, width, result, a_type, b_type, clamp),
+        f"wgmma.{shape}.{a_type}.{b_type}",
         aligned=True,
     )
 
@@ -165,10 +172,15 @@ def _bind(site: Site, width: int, result: str, a_type: str, b_type: str, clamp: 
         known = products.pending.get(slots)
         start = [r[slot] for slot in slots]
         if known is not None:
-            start = [np.where(known.lanes, value, old) for value, old in zip(known.values, start, strict=True)]
+            start = [
+                np.where(known.lanes, value, old) for value, old in zip(known.values, start, strict=True)
+            ]
         keep = np.broadcast_to(r[scale], (s.blocks, s.threads))
         start = [np.where(keep, value, np.uint32(0)) for value in start]
-        x, y = (operand_values(data, name) * sign for data, name, sign in zip((a, b), (a_type, b_type), signs, strict=True))
+        x, y = (
+            operand_values(data, name) * sign
+            for data, name, sign in zip((a, b), (a_type, b_type), signs, strict=True)
+        )
         values = _spread(_multiply(_gather(start, s, width, result), x, y, result, clamp), s, width, result)
         active = s.active_lanes()
         group = np.broadcast_to(products.commits, active.shape).copy()
@@ -185,7 +197,9 @@ def _bind(site: Site, width: int, result: str, a_type: str, b_type: str, clamp: 
     return run
 
 
-def _multiply(start: NDArray[Any], a: NDArray[Any], b: NDArray[Any], result: str, clamp: bool) -> NDArray[Any]:
+def _multiply(
+    start: NDArray[Any], a: NDArray[Any], b: NDArray[Any], result: str, clamp: bool
+) -> NDArray[Any]:
     if result == "s32":
         add_integers(start, a, b.swapaxes(2, 3), clamp, "")
         return start
@@ -194,7 +208,10 @@ def _multiply(start: NDArray[Any], a: NDArray[Any], b: NDArray[Any], result: str
 
 
 def _gather(words: list[NDArray[Any]], s: Batch, width: int, result: str) -> NDArray[Any]:
-    """Return accumulators (B, G, 64, N): lane 4g + t of warp w holds rows 16w + g and + 8, columns 2t, 2t + 1 of every 8."""
+    """Return accumulators (B, G, 64, N).
+
+    Lane 4g + t of warp w holds rows 16w + g and 16w + g + 8, columns 2t and 2t + 1 of every 8.
+    """
     full = np.stack([np.broadcast_to(word, (s.blocks, s.threads)) for word in words], -1)
     if result == "f16":
         halves = np.ascontiguousarray(full).view(np.float16).reshape(s.blocks, -1, 4, 8, 4, width // 8, 2, 2)
@@ -219,7 +236,13 @@ def _register_operand(words: list[NDArray[Any]], s: Batch) -> NDArray[np.uint8]:
 
 
 def _shared_operand(
-    s: Batch, site: Site, descriptor: NDArray[Any], rows: int, name: str, turned: bool, tiles: list[tuple[Index, Any]]
+    s: Batch,
+    site: Site,
+    descriptor: NDArray[Any],
+    rows: int,
+    name: str,
+    turned: bool,
+    tiles: list[tuple[Index, Any]],
 ) -> NDArray[np.uint8]:
     """Return a tile (B, G, rows, k bytes) that a matrix descriptor names; note its reads."""
     words = np.broadcast_to(descriptor, (len(descriptor), s.threads))[:, ::GROUP].astype(np.uint64)

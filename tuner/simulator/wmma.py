@@ -1,8 +1,8 @@
 """wmma.load, wmma.store and wmma.mma (PTX ISA 9.7.14.4), with fragments in a layout that nobody can guess.
-The ISA leaves open which lane holds which element, so here a fixed shuffle decides, another for every
-shape, type and layout: a kernel that reads an element of a fragment by position, or mixes layouts, computes
-nonsense.
 
+The ISA leaves open which lane holds which element, so here a fixed shuffle decides, another for every shape,
+type and layout: a kernel that reads an element of a fragment by position, or mixes layouts, computes
+nonsense.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "f32": 4, "s3
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """A fragment: its matrix, what a register holds, and where the shuffle puts elements.
-    `rows` and `columns` are (32, slots): the element that a slot of a lane holds; each register has
-    `packing` slots.
 
+    `rows` and `columns` are (32, slots): the element that a slot of a lane holds; each register has `packing`
+    slots.
     """
 
     role: str
