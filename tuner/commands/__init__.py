@@ -9,6 +9,7 @@ from tuner.commands.check import check
 from tuner.commands.doctor import doctor
 from tuner.commands.frozen import frozen
 from tuner.commands.inspect import emit, kernels, space
+from tuner.commands.mutate import mutate
 from tuner.commands.promote import promote
 from tuner.commands.results import report, results
 from tuner.commands.run import run
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (run, kernels, space, emit, check, time, results, report, doctor):
+for command in (run, kernels, space, emit, check, mutate, time, results, report, doctor):
     app.command()(command)
 app.add_typer(promote, name="promote")
 app.add_typer(frozen, name="frozen")

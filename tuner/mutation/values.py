@@ -1,0 +1,318 @@
+"""What values the 32-bit registers of a kernel can hold: an over-approximation, without running it.
+
+A `Range` holds lo, lo + step, ... up to hi, signed. All definitions of a register are joined, whatever the
+order in which they run; what grows without end (a loop counter) keeps its step and nothing else. Sizes are
+taken to be at most `LARGEST_SIZE`: beyond that, no operand fits a GPU.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from tuner.mutation.source import Source, Statement
+
+LARGEST_SIZE = 1 << 24
+_LOW, _HIGH = -(1 << 31), (1 << 31) - 1
+_PASSES = 16
+_EXACT_PASSES = 4
+_MOST_VALUES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """lo, lo + step, ... <= hi; step 0 for a single value."""
+
+    lo: int
+    hi: int
+    step: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.lo, self.hi + 1, self.step or 1))
+
+    def __len__(self) -> int:
+        return (self.hi - self.lo) // (self.step or 1) + 1
+
+    @property
+    def is_natural(self) -> bool:
+        """Whether signed and unsigned views agree."""
+        return self.lo >= 0
+
+    def between(self, lo: int, hi: int) -> list[int]:
+        """Its values from lo to hi, and its ends."""
+        step = self.step or 1
+        first = max(self.lo, self.lo + -(-(lo - self.lo) // step) * step)
+        return [self.lo, *range(first, min(hi, self.hi) + 1, step), self.hi]
+
+
+ANY = Range(_LOW, _HIGH, 1)
+
+
+def of_step(lo: int, hi: int, step: int) -> Range:
+    """A range cut to what it holds; `ANY`, as far as its step allows, where it leaves 32 bits."""
+    if lo < _LOW or hi > _HIGH:
+        return _widened(Range(lo, hi, step or 1))
+    return Range(lo, hi, 0 if lo == hi else step)
+
+
+def join(one: Range, other: Range) -> Range:
+    step = math.gcd(one.step, other.step, abs(one.lo - other.lo))
+    return of_step(min(one.lo, other.lo), max(one.hi, other.hi), step)
+
+
+def _unsigned(value: int) -> int:
+    return value & 0xFFFFFFFF
+
+
+def _signed(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _shift_right(parts: Sequence[str], value: int, by: int) -> int:
+    by = min(_unsigned(by), 32)
+    return value >> by if parts[-1].startswith("s") else _unsigned(value) >> by
+
+
+def _divide(parts: Sequence[str], one: int, other: int) -> int:
+    if other == 0:
+        raise ZeroDivisionError
+    if parts[-1].startswith("u"):
+        return _unsigned(one) // _unsigned(other)
+    return int(math.copysign(abs(one) // abs(other), one * other)) if one else 0
+
+
+def _extreme(choose: Callable[[int, int], int]) -> Callable[..., int]:
+    def function(parts: Sequence[str], one: int, other: int) -> int:
+        unsigned = parts[-1].startswith("u")
+        return choose(_unsigned(one), _unsigned(other)) if unsigned else choose(one, other)
+
+    return function
+
+
+def _extract(parts: Sequence[str], value: int, start: int, length: int) -> int:
+    start, length = start & 255, length & 255
+    field = (_unsigned(value) >> start) & ((1 << length) - 1) if length else 0
+    if parts[-1].startswith("s") and length:
+        top = min(start + length - 1, 31)
+        if _unsigned(value) >> top & 1:
+            field |= -1 << min(length, 32)
+    return field
+
+
+def _insert(_: Sequence[str], field: int, value: int, start: int, length: int) -> int:
+    start, length = start & 255, length & 255
+    mask = ((1 << length) - 1) << start & 0xFFFFFFFF
+    return (_unsigned(field) << start & mask) | (_unsigned(value) & ~mask)
+
+
+FUNCTIONS: Mapping[str, Callable[..., int]] = {
+    "mov": lambda _, one: one,
+    "add": lambda _, one, other: one + other,
+    "sub": lambda _, one, other: one - other,
+    "mul.lo": lambda _, one, other: one * other,
+    "mad.lo": lambda _, one, other, more: one * other + more,
+    "and": lambda _, one, other: one & other,
+    "or": lambda _, one, other: one | other,
+    "xor": lambda _, one, other: one ^ other,
+    "shl": lambda _, one, by: one << min(_unsigned(by), 32),
+    "shr": _shift_right,
+    "div": _divide,
+    "rem": lambda parts, one, other: one - other * _divide(parts, one, other),
+    "min": _extreme(min),
+    "max": _extreme(max),
+    "bfe": _extract,
+    "bfi": _insert,
+}
+"""What an instruction gives, from signed operands; the result is cut to 32 bits by `result_of`."""
+
+
+def function_of(statement: Statement) -> Callable[..., int] | None:
+    """How to compute a statement; None for one that is not 32-bit integer arithmetic."""
+    *name, kind = statement.parts
+    if statement.guard or kind not in ("u32", "s32", "b32"):
+        return None
+    return FUNCTIONS.get(".".join(name))
+
+
+def result_of(statement: Statement, values: Sequence[int]) -> int:
+    """Result of a statement for values of its source operands, signed 32 bits."""
+    function = function_of(statement)
+    assert function is not None
+    return _signed(function(statement.parts, *values))
+
+
+class Values:
+    """Ranges of every 32-bit register of a kernel.
+
+    Args:
+        source: Its text.
+        sizes: Range of each ``.u32`` entry parameter by name.
+        threads: Of a block.
+    """
+
+    def __init__(self, source: Source, sizes: Mapping[str, Range], threads: int) -> None:
+        self._fixed = {"%tid.x": Range(0, threads - 1, 1 if threads > 1 else 0), "%laneid": Range(0, 31, 1)}
+        self._sizes = sizes
+        self._single = _single_definitions(source)
+        self.registers: dict[str, Range] = {}
+        for turn in range(_PASSES):
+            grown = False
+            for statement in source.statements:
+                grown |= self._enter(statement, widen=turn >= _EXACT_PASSES)
+            if not grown:
+                return
+        self.registers = {}
+
+    def of(self, operand: str) -> Range:
+        """Values of an operand."""
+        try:
+            value = _signed(int(operand, 0))
+        except ValueError:
+            known = self._fixed.get(operand) or self.registers.get(operand, ANY)
+            natural = operand.startswith(("%ctaid", "%nctaid"))
+            return Range(0, LARGEST_SIZE, 1) if natural else known
+        return Range(value, value, 0)
+
+    def combinations(self, operands: Sequence[str]) -> Iterator[tuple[int, ...]] | None:
+        """Every combination of values of operands; None where there are too many."""
+        names = list(dict.fromkeys(operands))
+        ranges = [self.of(name) for name in names]
+        if math.prod(map(len, ranges)) > _MOST_VALUES:
+            return None
+        where = [names.index(operand) for operand in operands]
+        return (tuple(values[i] for i in where) for values in product(*ranges))
+
+    def _enter(self, statement: Statement, widen: bool) -> bool:
+        if not statement.operands or not statement.operands[0].startswith("%r"):
+            return self._enter_unknown(statement)
+        name = statement.operands[0]
+        if name.startswith("%rd"):
+            return False
+        new = self._result(statement)
+        old = self.registers.get(name)
+        if old is not None:
+            new = join(old, new)
+        if new == old:
+            return False
+        if widen:
+            new = _widened(new)
+        self.registers[name] = new
+        return new != old
+
+    def _enter_unknown(self, statement: Statement) -> bool:
+        """Registers of a vector that is written."""
+        if not statement.operands or not statement.operands[0].startswith("{"):
+            return False
+        if statement.parts[0] in ("st", "red"):
+            return False
+        for name in statement.operands[0].strip("{}").split(","):
+            self.registers[name.strip()] = ANY
+        return False
+
+    def _result(self, statement: Statement) -> Range:
+        head, sources = statement.parts[0], statement.operands[1:]
+        if head == "ld":
+            return self._loaded(statement)
+        if head == "selp":
+            return join(self.of(sources[0]), self.of(sources[1]))
+        if function_of(statement) is None:
+            return ANY
+        if head == "sub" and self._is_remainder(*sources):
+            return Range(0, self.of(sources[0]).hi, 1)
+        combinations = self.combinations(sources)
+        if combinations is not None:
+            try:
+                return _covering({result_of(statement, values) for values in combinations})
+            except ZeroDivisionError:
+                return ANY
+        return _of_ends(statement, [self.of(source) for source in sources])
+
+    def _is_remainder(self, value: str, product: str) -> bool:
+        """Whether ``value - product`` is ``value - value / y * y``, unsigned and of natural values."""
+        multiplied = self._single.get(product)
+        if multiplied is None or multiplied.opcode not in ("mul.lo.u32", "mul.lo.s32"):
+            return False
+        for quotient, divisor in (multiplied.operands[1:], multiplied.operands[:0:-1]):
+            divided = self._single.get(quotient)
+            if divided is None or divided.opcode != "div.u32" or divided.operands[1:] != (value, divisor):
+                continue
+            if value in self._single and (divisor in self._single or divisor.isdigit()):
+                return self.of(value).is_natural
+        return False
+
+    def _loaded(self, statement: Statement) -> Range:
+        parts = statement.parts
+        if "param" in parts:
+            name = statement.operands[1].strip("[]").removeprefix("param_")
+            return self._sizes.get(name, ANY)
+        widths = {"u8": Range(0, 255, 1), "u16": Range(0, 65535, 1), "s8": Range(-128, 127, 1)}
+        return widths.get(parts[-1], ANY)
+
+
+def _single_definitions(source: Source) -> dict[str, Statement]:
+    """The statement that defines a register, where there is only one, and that always."""
+    found: dict[str, list[Statement]] = {}
+    for statement in source.statements:
+        if statement.operands and statement.parts[0] not in ("st", "red"):
+            for name in statement.operands[0].strip("{}").split(","):
+                found.setdefault(name.strip(), []).append(statement)
+    single = {name: statements[0] for name, statements in found.items() if len(statements) == 1}
+    return {name: statement for name, statement in single.items() if not statement.guard}
+
+
+def _widened(value: Range) -> Range:
+    """All 32-bit values that are congruent to these, for a step that survives the wrap."""
+    step = math.gcd(value.step, 1 << 31)
+    first = _LOW + (value.lo - _LOW) % step
+    return Range(first, first + (_HIGH - first) // step * step, step) if step > 1 else ANY
+
+
+def _covering(values: set[int]) -> Range:
+    lo, hi = min(values), max(values)
+    return Range(lo, hi, math.gcd(*(value - lo for value in values)))
+
+
+def _of_ends(statement: Statement, ranges: Sequence[Range]) -> Range:
+    """Range of a monotonous instruction, from the ends of its operands'."""
+    head = statement.parts[0]
+    if head == "mov":
+        return ranges[0]
+    if head in ("add", "sub"):
+        step = math.gcd(ranges[0].step, ranges[1].step)
+        one, other = ranges
+        if head == "add":
+            return of_step(one.lo + other.lo, one.hi + other.hi, step)
+        return of_step(one.lo - other.hi, one.hi - other.lo, step)
+    if head in ("mul", "mad") or (head == "shl" and len(ranges[1]) == 1 and 0 <= ranges[1].lo < 32):
+        factor = ranges[1] if head != "shl" else Range(1 << ranges[1].lo, 1 << ranges[1].lo, 0)
+        corners = [a * b for a in (ranges[0].lo, ranges[0].hi) for b in (factor.lo, factor.hi)]
+        # a0 + i * s times b0 + j * t: every term but a0 * b0 is a multiple of one of these
+        step = math.gcd(ranges[0].step * factor.lo, factor.step * ranges[0].lo, ranges[0].step * factor.step)
+        whole = of_step(min(corners), max(corners), step)
+        if head != "mad":
+            return whole
+        more = ranges[2]
+        return of_step(whole.lo + more.lo, whole.hi + more.hi, math.gcd(whole.step, more.step))
+    if head in ("min", "max"):
+        one, other = ranges
+        signed = statement.parts[-1].startswith("s") or (one.is_natural and other.is_natural)
+        if signed:
+            pick = min if head == "min" else max
+            step = math.gcd(one.step, other.step, abs(one.lo - other.lo))
+            return of_step(pick(one.lo, other.lo), pick(one.hi, other.hi), step)
+        naturals = [r for r in ranges if r.is_natural]
+        if head == "min" and naturals:
+            return Range(0, min(r.hi for r in naturals), 1)
+        return ANY
+    if head == "and":
+        masks = [r.lo for r in ranges if len(r) == 1 and r.lo >= 0]
+        return Range(0, masks[0], 1) if masks else ANY
+    if head in ("shr", "div") and len(ranges[1]) == 1 and ranges[0].is_natural and ranges[1].lo >= 0:
+        by = 1 << ranges[1].lo if head == "shr" else ranges[1].lo
+        if by > 0:
+            even = ranges[0].step % by == 0 and ranges[0].step > 0
+            return Range(ranges[0].lo // by, ranges[0].hi // by, ranges[0].step // by if even else 1)
+    if head in ("div", "rem") and all(r.is_natural for r in ranges):
+        return Range(0, ranges[0].hi, 1)
+    return ANY
