@@ -133,7 +133,7 @@ def edge_integers(dtype: str, seed: int = 0, more: int = 12) -> NDArray[Any]:
 
 
 def edge_floats(dtype: str = "float32", seed: int = 0, more: int = 40) -> NDArray[Any]:
-    """Return zeros, ones, subnormals, extremes, infinities, NaN, halves and random values over all exponents."""
+    """Return zeros, subnormals, extremes, infinities, NaN, halves, and values over all exponents."""
     info = np.finfo(dtype)
     fixed = [0.0, -0.0, 1.0, -1.0, 1.5, 0.5, -0.5, 2.5, 3.5, info.max, -info.max, info.tiny, -info.tiny]
     fixed += [

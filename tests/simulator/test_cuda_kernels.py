@@ -36,10 +36,25 @@ SYNCHRONISES = re.compile(
     r"\s*(bar\.|barrier\.|membar\.|fence\.|cp\.async\.(wait|commit)|mbarrier\.arrive|mbarrier\.test)"
 )
 PLANTED = (
-    "reduce_tree", "reduce_warps", "scan_shared", "transpose", "matmul_tiled", "histogram", "softmax_rows", "count_votes",
-    "producer_consumer", "warp_exchange", "odd_block", "reduce_last_block", "grid_barrier", "work_queue", "wmma_s8", "mma_f16",
-    "pipeline_sum", "mbarrier_handover",
-)  # fmt: skip
+    "reduce_tree",
+    "reduce_warps",
+    "scan_shared",
+    "transpose",
+    "matmul_tiled",
+    "histogram",
+    "softmax_rows",
+    "count_votes",
+    "producer_consumer",
+    "warp_exchange",
+    "odd_block",
+    "reduce_last_block",
+    "grid_barrier",
+    "work_queue",
+    "wmma_s8",
+    "mma_f16",
+    "pipeline_sum",
+    "mbarrier_handover",
+)
 SURVIVORS = {
     "producer_consumer": 1,  # the arrival after the last round, which nobody waits for
     "pipeline_sum": 1,  # the commit after the last copy, which nobody waits for

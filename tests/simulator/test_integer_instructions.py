@@ -303,9 +303,13 @@ def test_logic_on_registers_and_predicates() -> None:
 def test_comparisons(name: str) -> None:
     a, b = every_pair(edge_integers(TYPES[name]))
     for opcode, function in (
-        ("eq", np.equal), ("ne", np.not_equal), ("lt", np.less), ("le", np.less_equal), ("gt", np.greater),
+        ("eq", np.equal),
+        ("ne", np.not_equal),
+        ("lt", np.less),
+        ("le", np.less_equal),
+        ("gt", np.greater),
         ("ge", np.greater_equal),
-    ):  # fmt: skip
+    ):
         assert np.array_equal(
             evaluate(f"setp.{opcode}.{name} %d, %a, %b;", "bool", {"a": a, "b": b}), function(a, b)
         )

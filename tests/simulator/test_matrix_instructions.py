@@ -1,4 +1,5 @@
-"""ldmatrix, stmatrix, mma and wmma against plain matrix products; lane maps spelled out as the PTX ISA does."""
+"""ldmatrix, stmatrix, mma and wmma against plain matrix products;
+lane maps spelled out as the PTX ISA does."""
 
 from __future__ import annotations
 
@@ -38,33 +39,94 @@ def c_map(g: int, t: int, i: int) -> tuple[int, int]:
 
 SHAPES = {
     "m16n8k32 s8": Shape(
-        "mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32", 16, 8, 32, 8, (16, 8, 4),
+        "mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32",
+        16,
+        8,
+        32,
+        8,
+        (16, 8, 4),
         lambda g, t, i: (g + 8 * (4 <= i < 8 or i >= 12), 4 * t + (i & 3) + 16 * (i >= 8)),
-        lambda g, t, i: (4 * t + (i & 3) + 16 * (i >= 4), g), c_map),
+        lambda g, t, i: (4 * t + (i & 3) + 16 * (i >= 4), g),
+        c_map,
+    ),
     "m16n8k16 s8": Shape(
-        "mma.sync.aligned.m16n8k16.row.col.s32.{a}.{b}.s32", 16, 8, 16, 8, (8, 4, 4),
-        lambda g, t, i: (g + 8 * (i >= 4), 4 * t + (i & 3)), lambda g, t, i: (4 * t + (i & 3), g), c_map),
+        "mma.sync.aligned.m16n8k16.row.col.s32.{a}.{b}.s32",
+        16,
+        8,
+        16,
+        8,
+        (8, 4, 4),
+        lambda g, t, i: (g + 8 * (i >= 4), 4 * t + (i & 3)),
+        lambda g, t, i: (4 * t + (i & 3), g),
+        c_map,
+    ),
     "m8n8k16 s8": Shape(
-        "mma.sync.aligned.m8n8k16.row.col.s32.{a}.{b}.s32", 8, 8, 16, 8, (4, 4, 2),
-        lambda g, t, i: (g, 4 * t + i), lambda g, t, i: (4 * t + i, g), c_map),
+        "mma.sync.aligned.m8n8k16.row.col.s32.{a}.{b}.s32",
+        8,
+        8,
+        16,
+        8,
+        (4, 4, 2),
+        lambda g, t, i: (g, 4 * t + i),
+        lambda g, t, i: (4 * t + i, g),
+        c_map,
+    ),
     "m16n8k64 s4": Shape(
-        "mma.sync.aligned.m16n8k64.row.col.s32.{a}.{b}.s32", 16, 8, 64, 4, (32, 16, 4),
+        "mma.sync.aligned.m16n8k64.row.col.s32.{a}.{b}.s32",
+        16,
+        8,
+        64,
+        4,
+        (32, 16, 4),
         lambda g, t, i: (g + 8 * (8 <= i < 16 or i >= 24), 8 * t + (i & 7) + 32 * (i >= 16)),
-        lambda g, t, i: (8 * t + (i & 7) + 32 * (i >= 8), g), c_map),
+        lambda g, t, i: (8 * t + (i & 7) + 32 * (i >= 8), g),
+        c_map,
+    ),
     "m16n8k16 f16": Shape(
-        "mma.sync.aligned.m16n8k16.row.col.f32.{a}.{b}.f32", 16, 8, 16, 16, (8, 4, 4),
+        "mma.sync.aligned.m16n8k16.row.col.f32.{a}.{b}.f32",
+        16,
+        8,
+        16,
+        16,
+        (8, 4, 4),
         lambda g, t, i: (g + 8 * (2 <= i < 4 or i >= 6), 2 * t + (i & 1) + 8 * (i >= 4)),
-        lambda g, t, i: (2 * t + (i & 1) + 8 * (i >= 2), g), c_map),
+        lambda g, t, i: (2 * t + (i & 1) + 8 * (i >= 2), g),
+        c_map,
+    ),
     "m16n8k8 f16": Shape(
-        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32", 16, 8, 8, 16, (4, 2, 4),
-        lambda g, t, i: (g + 8 * (i >= 2), 2 * t + (i & 1)), lambda g, t, i: (2 * t + (i & 1), g), c_map),
+        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32",
+        16,
+        8,
+        8,
+        16,
+        (4, 2, 4),
+        lambda g, t, i: (g + 8 * (i >= 2), 2 * t + (i & 1)),
+        lambda g, t, i: (2 * t + (i & 1), g),
+        c_map,
+    ),
     "m16n8k8 tf32": Shape(
-        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32", 16, 8, 8, 32, (4, 2, 4),
-        lambda g, t, i: (g + 8 * (i in (1, 3)), t + 4 * (i >= 2)), lambda g, t, i: (t + 4 * i, g), c_map),
+        "mma.sync.aligned.m16n8k8.row.col.f32.{a}.{b}.f32",
+        16,
+        8,
+        8,
+        32,
+        (4, 2, 4),
+        lambda g, t, i: (g + 8 * (i in (1, 3)), t + 4 * (i >= 2)),
+        lambda g, t, i: (t + 4 * i, g),
+        c_map,
+    ),
     "m8n8k4 f64": Shape(
-        "mma.sync.aligned.m8n8k4.row.col.f64.{a}.{b}.f64", 8, 8, 4, 64, (1, 1, 2),
-        lambda g, t, i: (g, t), lambda g, t, i: (t, g), c_map),
-}  # fmt: skip
+        "mma.sync.aligned.m8n8k4.row.col.f64.{a}.{b}.f64",
+        8,
+        8,
+        4,
+        64,
+        (1, 1, 2),
+        lambda g, t, i: (g, t),
+        lambda g, t, i: (t, g),
+        c_map,
+    ),
+}
 
 
 def pack(matrix: NDArray[Any], place: Map, count: int, bits: int) -> NDArray[Any]:
@@ -130,9 +192,11 @@ def test_integer_mma_is_exact_in_every_shape_and_signedness(key: str, signs: str
     registers = [
         pack(matrix, place, count, bits)
         for matrix, place, count, bits in (
-            (a, shape.a, shape.counts[0], shape.bits), (b, shape.b, shape.counts[1], shape.bits), (c, shape.c, shape.counts[2], 32)
+            (a, shape.a, shape.counts[0], shape.bits),
+            (b, shape.b, shape.counts[1], shape.bits),
+            (c, shape.c, shape.counts[2], 32),
         )
-    ]  # fmt: skip
+    ]
     text = shape.text.format(a=names[0], b=names[1])
     report, d = multiply(text, *registers, results=shape.counts[2])
     assert report.clean
@@ -152,9 +216,15 @@ def _float_bits(values: NDArray[np.float64], name: str) -> NDArray[Any]:
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("m16n8k16 f16", "f16"), ("m16n8k16 f16", "bf16"), ("m16n8k8 f16", "f16"), ("m16n8k8 f16", "bf16"), ("m16n8k8 tf32", "tf32"),
-     ("m8n8k4 f64", "f64")],
-)  # fmt: skip
+    [
+        ("m16n8k16 f16", "f16"),
+        ("m16n8k16 f16", "bf16"),
+        ("m16n8k8 f16", "f16"),
+        ("m16n8k8 f16", "bf16"),
+        ("m16n8k8 tf32", "tf32"),
+        ("m8n8k4 f64", "f64"),
+    ],
+)
 def test_float_mma_of_small_integers_is_exact(key: str, name: str) -> None:
     shape, rng = SHAPES[key], np.random.default_rng(2)
     a, b = rng.integers(-9, 10, (shape.m, shape.k)), rng.integers(-9, 10, (shape.k, shape.n))
@@ -176,8 +246,10 @@ def test_float_accumulation_errs_within_single_precision_and_towards_zero() -> N
     a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
     c = rng.standard_normal((16, 8)).astype(np.float32)
     registers = [
-        pack(a.view(np.uint16), shape.a, 8, 16), pack(b.view(np.uint16), shape.b, 4, 16), pack(c.view(np.uint32), shape.c, 4, 32)
-    ]  # fmt: skip
+        pack(a.view(np.uint16), shape.a, 8, 16),
+        pack(b.view(np.uint16), shape.b, 4, 16),
+        pack(c.view(np.uint32), shape.c, 4, 32),
+    ]
     _, d = multiply(shape.text.format(a="f16", b="f16"), *registers, results=4)
     found = unpack(d, shape.c, c.shape).view(np.float32).astype(np.float64)
     exact = a.astype(np.float64) @ b.astype(np.float64) + c
@@ -223,7 +295,7 @@ def test_single_bit_mma_counts_bits(operation: str) -> None:
     assert np.array_equal(unpack(d, c_map, (16, 8)), both.sum(axis=1))
 
 
-# -- ldmatrix and stmatrix ------------------------------------------------------------------------------------------
+# -- ldmatrix and stmatrix --
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -231,7 +303,8 @@ def test_single_bit_mma_counts_bits(operation: str) -> None:
 def test_ldmatrix_gives_lane_4r_plus_w_word_w_of_row_r(count: int, transposed: bool) -> None:
     names = ", ".join(f"%r{20 + i}" for i in range(count))
     body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
-.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4; mad.wide.u32 %rd2, %r0, 16, %rd0;
+.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4;
+mad.wide.u32 %rd2, %r0, 16, %rd0;
 ld.global.v4.u32 {%r6, %r7, %r8, %r9}, [%rd2]; st.shared.v4.u32 [%r5], {%r6, %r7, %r8, %r9}; bar.sync 0;
 """
     body += (
@@ -254,7 +327,8 @@ ld.global.v4.u32 {%r6, %r7, %r8, %r9}, [%rd2]; st.shared.v4.u32 [%r5], {%r6, %r7
 @pytest.mark.parametrize("transposed", ["", ".trans"])
 def test_stmatrix_is_the_reverse_of_ldmatrix(transposed: str) -> None:
     body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
-.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4; mad.wide.u32 %rd2, %r0, 16, %rd0;
+.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4;
+mad.wide.u32 %rd2, %r0, 16, %rd0;
 ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%rd2];
 stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%r5], {{%r6, %r7, %r8, %r9}}; bar.sync 0;
 ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
@@ -267,7 +341,8 @@ mad.wide.u32 %rd3, %r0, 16, %rd1; st.global.v4.u32 [%rd3], {{%r16, %r17, %r18, %
 
 @pytest.mark.parametrize(("stride", "wavefronts"), [(16, 4), (48, 4), (80, 4), (64, 16), (32, 8), (128, 32)])
 def test_ldmatrix_conflicts_are_counted_a_matrix(stride: int, wavefronts: int) -> None:
-    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[4352]; mov.u32 %r4, tile;
+    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[4352];
+    mov.u32 %r4, tile;
 mad.lo.u32 %r5, %r0, {stride}, %r4; st.shared.v4.u32 [%r5], {{%r0, %r0, %r0, %r0}}; bar.sync 0;
 ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
 mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
@@ -282,20 +357,22 @@ def test_ldmatrix_reads_are_those_of_the_receiving_lanes() -> None:
     """
     body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[128]; mov.u32 %r4, tile;
 mad.lo.u32 %r5, %r0, 4, %r4; st.shared.u32 [%r5], %r0; and.b32 %r6, %r0, 7; mad.lo.u32 %r6, %r6, 16, %r4; {}
-ldmatrix.sync.aligned.m8n8.x1{}.shared.b16 {%r16}, [%r6]; mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
+ldmatrix.sync.aligned.m8n8.x1{}.shared.b16 {%r16}, [%r6]; mad.wide.u32 %rd3, %r0, 4, %rd1;
+st.global.u32 [%rd3], %r16; ret;"""
     buffers = {"a": np.zeros(1), "c": np.zeros(32, np.uint32)}
     assert run(entry(body.replace("{}", "")), buffers).clean
     report = run(entry(body.replace("{}", "", 1).replace("{}", ".trans")), buffers)
     assert [fault.kind for fault in report.faults] == ["race"]
 
 
-# -- wmma ----------------------------------------------------------------------------------------------------------
+# -- wmma --
 
 
 def _wmma(a_layout: str, b_layout: str, used: str, middle: str = "") -> str:
     a, b = (", ".join(f"%r{first + i}" for i in range(8)) for first in (10, 20))
     c, d = (", ".join(f"%f{first + i}" for i in range(8)) for first in (0, 8))
-    return f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd2, [c]; ld.param.u64 %rd3, [out];
+    return f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd2, [c];
+    ld.param.u64 %rd3, [out];
 wmma.load.a.sync.aligned.{a_layout}.m16n16k16.global.f16 {{{a}}}, [%rd0], 16;
 wmma.load.b.sync.aligned.{b_layout}.m16n16k16.global.f16 {{{b}}}, [%rd1], 16;
 wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {{{c}}}, [%rd2], 16;
@@ -308,8 +385,12 @@ def _run_wmma(body: str) -> tuple[NDArray[Any], ...]:
     rng = np.random.default_rng(6)
     a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16) for _ in range(2))
     c = rng.integers(-9, 10, (16, 16)).astype(np.float32)
-    report = run(entry(body, ("u64 a", "u64 b", "u64 c", "u64 out")), {"a": a, "b": b, "c": c, "out": np.zeros_like(c)},
-                 ("a", "b", "c", "out"), outputs=("out",))  # fmt: skip
+    report = run(
+        entry(body, ("u64 a", "u64 b", "u64 c", "u64 out")),
+        {"a": a, "b": b, "c": c, "out": np.zeros_like(c)},
+        ("a", "b", "c", "out"),
+        outputs=("out",),
+    )
     assert report.clean
     return a.astype(np.float64), b.astype(np.float64), c, report.buffers["out"]
 

@@ -49,8 +49,11 @@ def test_narrow_loads_extend_to_their_register(name: str) -> None:
 
 def test_inputs_are_never_changed_and_results_are_copies() -> None:
     a = np.arange(32, dtype=np.uint32)
-    report = run(entry(START + "ld.global.u32 %r5, [%rd2]; add.u32 %r5, %r5, 1; st.global.u32 [%rd2], %r5; ret;"),
-                 {"a": a, "c": np.zeros(32, np.uint32)}, outputs=())  # fmt: skip
+    report = run(
+        entry(START + "ld.global.u32 %r5, [%rd2]; add.u32 %r5, %r5, 1; st.global.u32 [%rd2], %r5; ret;"),
+        {"a": a, "c": np.zeros(32, np.uint32)},
+        outputs=(),
+    )
     assert np.array_equal(a, np.arange(32))
     assert np.array_equal(report.buffers["a"], a + 1)
 
@@ -79,8 +82,10 @@ def test_access_before_a_buffer_and_to_no_buffer() -> None:
     )
     assert kinds(report) == ["out_of_bounds"]
     assert "begin 4 bytes before 'c'" in report.faults[0].message
-    report = run(entry(START + "cvt.u32.u64 %r9, %rd3; cvt.u64.u32 %rd3, %r9; st.global.u32 [%rd3], %r0; ret;"),
-                 {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})  # fmt: skip
+    report = run(
+        entry(START + "cvt.u32.u64 %r9, %rd3; cvt.u64.u32 %rd3, %r9; st.global.u32 [%rd3], %r0; ret;"),
+        {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)},
+    )
     assert kinds(report) == ["out_of_bounds"]
     assert "belongs to no buffer" in report.faults[0].message
 
@@ -202,7 +207,10 @@ def test_generic_addresses_reach_shared_local_and_global() -> None:
     body = START + SHARED + ".local .align 8 .b8 mine[8];\n" + SLOT
     body += "cvt.u64.u32 %rd5, %r6; cvta.shared.u64 %rd5, %rd5; st.u32 [%rd5], %r0; ld.u32 %r7, [%rd5];"
     body += "mov.u64 %rd6, mine; cvta.local.u64 %rd6, %rd6; st.u32 [%rd6+4], %r7; ld.u32 %r8, [%rd6+4];"
-    body += "cvta.global.u64 %rd7, %rd3; isspacep.global %p2, %rd7; isspacep.shared %p3, %rd5; and.pred %p2, %p2, %p3;"
+    body += (
+        "cvta.global.u64 %rd7, %rd3; isspacep.global %p2, %rd7; "
+        "isspacep.shared %p3, %rd5; and.pred %p2, %p2, %p3;"
+    )
     body += "selp.u32 %r9, 100, 0, %p2; add.u32 %r8, %r8, %r9; st.u32 [%rd7], %r8; ret;"
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
     assert report.clean
@@ -211,8 +219,8 @@ def test_generic_addresses_reach_shared_local_and_global() -> None:
 
 def test_local_memory_has_bounds_and_undefined_bytes() -> None:
     body = (
-        START
-        + ".local .align 4 .b8 mine[16];\n mov.u64 %rd5, mine; ld.local.u32 %r7, [%rd5]; st.local.u32 [%rd5+16], %r0; ret;"
+        START + ".local .align 4 .b8 mine[16];\n mov.u64 %rd5, mine; ld.local.u32 %r7, [%rd5]; "
+        "st.local.u32 [%rd5+16], %r0; ret;"
     )
     report = run(entry(body), {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)})
     assert kinds(report) == ["uninitialised", "out_of_bounds"]
@@ -237,7 +245,10 @@ def test_atomics_that_meet_act_one_after_the_other(operation: str, space: str) -
     place = "[cell]" if shared else "[%rd1+128]"
     body = START + ".shared .align 4 .b8 cell[4];\n ld.global.u32 %r5, [%rd2]; setp.eq.u32 %p1, %r0, 0;"
     body += f"@%p1 st.{space}.u32 {place}, 77; bar.sync 0; atom.{space}.{operation} %r6, {place}, %r5;"
-    body += f"st.global.u32 [%rd3], %r6; bar.sync 0; @%p1 ld.{space}.u32 %r7, {place}; @%p1 st.global.u32 [%rd1+132], %r7; ret;"
+    body += (
+        f"st.global.u32 [%rd3], %r6; bar.sync 0; @%p1 ld.{space}.u32 %r7, {place}; "
+        f"@%p1 st.global.u32 [%rd1+132], %r7; ret;"
+    )
     a = (
         np.full(32, 5, np.uint32)
         if operation[:3] in ("inc", "dec")
@@ -285,8 +296,8 @@ def test_float_atomics_add(type_: str, dtype: type) -> None:
 
 def test_counters_count_sectors_and_bank_conflicts() -> None:
     body = (
-        START
-        + ".shared .align 16 .b8 big[4096];\n mov.u32 %r5, big; mad.lo.u32 %r6, %r0, 128, %r5; mad.lo.u32 %r7, %r0, 4, %r5;"
+        START + ".shared .align 16 .b8 big[4096];\n mov.u32 %r5, big; "
+        "mad.lo.u32 %r6, %r0, 128, %r5; mad.lo.u32 %r7, %r0, 4, %r5;"
     )
     body += "st.shared.u32 [%r6], %r0; ld.global.u32 %r8, [%rd2]; bar.sync 0; ld.shared.u32 %r9, [%r5];"
     body += "mad.wide.u32 %rd5, %r0, 32, %rd0; ld.global.u32 %r10, [%rd5]; st.global.u32 [%rd3], %r9; ret;"

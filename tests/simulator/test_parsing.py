@@ -22,13 +22,26 @@ def stored(body: str, **options: object) -> list[int]:
 @pytest.mark.parametrize(
     ("text", "operand"),
     [
-        ("%r1", Name("%r1")), ("0x1F", Integer(31)), ("0xFFu", None), ("017", Integer(15)), ("0b101", Integer(5)), ("-12", Integer(-12)),
-        ("123U", Integer(123)), ("0f3F800000", Float(1.0)), ("0d4000000000000000", Float(2.0)), ("-1.5e3", Float(-1500.0)),
-        ("{%r1, _}", Vector((Name("%r1"), Name("_")))), ("[ %r1 + 0 ]", Address(Name("%r1"), 0)), ("[%r1+-4]", Address(Name("%r1"), -4)),
-        ("[smem+0x10]", Address(Name("smem"), 16)), ("[%rd1 - 8]", Address(Name("%rd1"), -8)), ("!%p1", Negated(Name("%p1"))),
-        ("%p1|%p2", Pair(Name("%p1"), Name("%p2"))), ("[1024]", Address(None, 1024)),
+        ("%r1", Name("%r1")),
+        ("0x1F", Integer(31)),
+        ("0xFFu", None),
+        ("017", Integer(15)),
+        ("0b101", Integer(5)),
+        ("-12", Integer(-12)),
+        ("123U", Integer(123)),
+        ("0f3F800000", Float(1.0)),
+        ("0d4000000000000000", Float(2.0)),
+        ("-1.5e3", Float(-1500.0)),
+        ("{%r1, _}", Vector((Name("%r1"), Name("_")))),
+        ("[ %r1 + 0 ]", Address(Name("%r1"), 0)),
+        ("[%r1+-4]", Address(Name("%r1"), -4)),
+        ("[smem+0x10]", Address(Name("smem"), 16)),
+        ("[%rd1 - 8]", Address(Name("%rd1"), -8)),
+        ("!%p1", Negated(Name("%p1"))),
+        ("%p1|%p2", Pair(Name("%p1"), Name("%p2"))),
+        ("[1024]", Address(None, 1024)),
     ],
-)  # fmt: skip
+)
 def test_operands(text: str, operand: object) -> None:
     if operand is None:
         with pytest.raises(ValueError, match="not understood"):
@@ -55,9 +68,8 @@ mov.u32 %r9, 7; // one
 
 def test_braces_scope_registers_and_labels() -> None:
     body = (
-        "mov.u32 %r9, 0;\n"
-        + "{ .reg .pred p; .reg .b32 t; mov.u32 t, 3; setp.eq.u32 p, t, 3; @!p bra OUT; add.u32 %r9, %r9, t;\nOUT: }\n"
-        * 3
+        "mov.u32 %r9, 0;\n" + "{ .reg .pred p; .reg .b32 t; mov.u32 t, 3; setp.eq.u32 p, t, 3; @!p bra OUT; "
+        "add.u32 %r9, %r9, t;\nOUT: }\n" * 3
     )
     assert stored(body) == [9] * 32
 
@@ -74,18 +86,23 @@ def test_vectors_of_registers_are_declared_and_ranges_work() -> None:
 
 def test_constant_and_global_variables_have_their_values() -> None:
     before = ".const .align 4 .b32 table[4] = {10, 20, 30, 40};\n.global .align 8 .f32 number = 0f40400000;\n"
-    body = "and.b32 %r5, %r0, 3; mov.u64 %rd5, table; mad.wide.u32 %rd5, %r5, 4, %rd5; ld.const.u32 %r9, [%rd5]; ld.global.f32 %f1, [number];"
+    body = (
+        "and.b32 %r5, %r0, 3; mov.u64 %rd5, table; mad.wide.u32 %rd5, %r5, 4, %rd5; "
+        "ld.const.u32 %r9, [%rd5]; ld.global.f32 %f1, [number];"
+    )
     values = stored(body + "cvt.rzi.u32.f32 %r6, %f1; add.u32 %r9, %r9, %r6;", before=before)
     assert values[:5] == [13, 23, 33, 43, 13]
 
 
 def test_device_functions_are_inlined_with_their_parameters_and_returns() -> None:
     before = """.func (.param .b32 result) scale(.param .b32 x, .param .b32 by)
-{ .reg .b32 %r<4>; .reg .pred %p1; ld.param.u32 %r1, [x]; ld.param.u32 %r2, [by]; setp.gt.u32 %p1, %r1, 20; @%p1 bra BIG;
+{ .reg .b32 %r<4>; .reg .pred %p1; ld.param.u32 %r1, [x]; ld.param.u32 %r2, [by];
+setp.gt.u32 %p1, %r1, 20; @%p1 bra BIG;
   mul.lo.u32 %r3, %r1, %r2; st.param.b32 [result], %r3; ret;
 BIG: st.param.b32 [result], 1000; ret; }
 """
-    call = """{ .param .b32 p0; .param .b32 p1; .param .b32 back; st.param.b32 [p0], %r0; st.param.b32 [p1], NUMBER;
+    call = """{ .param .b32 p0; .param .b32 p1; .param .b32 back; st.param.b32 [p0], %r0;
+    st.param.b32 [p1], NUMBER;
 call.uni (back), scale, (p0, p1); ld.param.b32 TARGET, [back]; }
 """
     body = call.replace("NUMBER", "3").replace("TARGET", "%r8") + call.replace("NUMBER", "100").replace(
@@ -118,7 +135,7 @@ def test_recursion_is_refused() -> None:
         ("mov.u32 %r1, 12abc;", "not understood"),
         ("mov.u32 %r1, %clusterfoo;", "no special register of this name"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_said_with_line_and_text(body: str, reason: str) -> None:
     text = entry("mov.u32 %r7, 1;\n" + body + "\nret;")
     with pytest.raises(PtxError) as caught:
@@ -187,7 +204,10 @@ def test_plans_that_do_not_fit() -> None:
 
 
 def test_sampled_blocks_run_alone() -> None:
-    body = "mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %r1, 32, %r0; mad.wide.u32 %rd4, %r2, 4, %rd1; st.global.u32 [%rd4], %r1; ret;"
+    body = (
+        "mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %r1, 32, %r0; "
+        "mad.wide.u32 %rd4, %r2, 4, %rd1; st.global.u32 [%rd4], %r1; ret;"
+    )
     module = parse(entry(STORE + body))
     c = np.zeros(32 * 8, np.uint32)
     steps = [Launch("k", (8, 1, 1), (32, 1, 1), 0, ("a", "c"))]
@@ -201,15 +221,22 @@ def test_sampled_blocks_run_alone() -> None:
 
 
 def test_guarded_instructions_keep_the_old_value_where_they_do_not_run() -> None:
-    body = "mov.u32 %r9, 5; setp.lt.u32 %p1, %r0, 10; @%p1 mov.u32 %r9, 6; @!%p1 add.u32 %r9, %r9, 2; @%p1 bra E; add.u32 %r9, %r9, 100;\nE:"
+    body = (
+        "mov.u32 %r9, 5; setp.lt.u32 %p1, %r0, 10; @%p1 mov.u32 %r9, 6; "
+        "@!%p1 add.u32 %r9, %r9, 2; @%p1 bra E; add.u32 %r9, %r9, 100;\nE:"
+    )
     assert stored(body) == [6] * 10 + [107] * 22
 
 
 def test_special_registers() -> None:
-    body = """mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %tid.z; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y;
-mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.y; mov.u32 %r7, %laneid; mov.u32 %r8, %warpid; ld.param.u64 %rd1, [c];
-mad.lo.u32 %r10, %r2, 3, %r1; mad.lo.u32 %r10, %r10, 8, %r0; mad.lo.u32 %r11, %r4, 2, %r3; mad.lo.u32 %r12, %r11, 48, %r10;
-mad.wide.u32 %rd3, %r12, 16, %rd1; mad.lo.u32 %r13, %r8, 32, %r7; st.global.v4.u32 [%rd3], {%r10, %r13, %r5, %r6}; ret;"""
+    body = """mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %tid.z; mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ctaid.y;
+mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.y; mov.u32 %r7, %laneid; mov.u32 %r8, %warpid;
+ld.param.u64 %rd1, [c];
+mad.lo.u32 %r10, %r2, 3, %r1; mad.lo.u32 %r10, %r10, 8, %r0; mad.lo.u32 %r11, %r4, 2, %r3;
+mad.lo.u32 %r12, %r11, 48, %r10;
+mad.wide.u32 %rd3, %r12, 16, %rd1; mad.lo.u32 %r13, %r8, 32, %r7;
+st.global.v4.u32 [%rd3], {%r10, %r13, %r5, %r6}; ret;"""
     c = np.zeros((6 * 48, 4), np.uint32)
     report = simulate(
         entry(body), [Launch("k", (2, 3, 1), (8, 3, 2), 0, ("a", "c"))], {"a": BUFFERS["a"], "c": c}

@@ -84,8 +84,14 @@ def _races(first: Access, second: Access) -> bool:
 def _check(seed: int) -> bool:
     """Compare one program; return whether it races."""
     body, expected = _program(seed, finer=bool(seed % 2))
-    start = "mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; mov.u32 %r9, 0;\n.shared .align 4 .b8 tile[48];\n mov.u32 %r4, tile;"
-    start += f"setp.lt.u32 %p1, %r0, {CELLS}; mad.lo.u32 %r5, %r0, 4, %r4; @%p1 st.shared.u32 [%r5], 0; bar.sync 0;\n"
+    start = (
+        "mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; mov.u32 %r9, 0;"
+        "\n.shared .align 4 .b8 tile[48];\n mov.u32 %r4, tile;"
+    )
+    start += (
+        f"setp.lt.u32 %p1, %r0, {CELLS}; mad.lo.u32 %r5, %r0, 4, %r4; "
+        f"@%p1 st.shared.u32 [%r5], 0; bar.sync 0;\n"
+    )
     text = entry(start + body + "\nmad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r9; ret;")
     report = run(text, {"a": np.zeros(1, np.uint32), "c": np.zeros(THREADS, np.uint32)}, block=THREADS)
     found = any(fault.kind == "race" for fault in report.faults)

@@ -12,12 +12,13 @@ from tuner.simulator import Launch, Memset, Report, simulate
 
 IDS = "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.s32 %r3, %r1, %r2, %r0;\n"
 START = (
-    IDS
-    + "ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c]; mad.wide.u32 %rd2, %r3, 4, %rd0; mad.wide.u32 %rd3, %r3, 4, %rd1;\n"
+    IDS + "ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c]; "
+    "mad.wide.u32 %rd2, %r3, 4, %rd0; mad.wide.u32 %rd3, %r3, 4, %rd1;\n"
 )
 TILE = (
-    START
-    + ".shared .align 16 .b8 tile[2048];\n mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 4, %r4; xor.b32 %r6, %r0, 1; mad.lo.u32 %r6, %r6, 4, %r4;\n"
+    START + ".shared .align 16 .b8 tile[2048];\n mov.u32 %r4, tile; "
+    "mad.lo.u32 %r5, %r0, 4, %r4; xor.b32 %r6, %r0, 1; mad.lo.u32 %r6, %r6, 4, %r4;"
+    "\n"
 )
 OUT = "st.global.u32 [%rd3], %r9; ret;"
 
@@ -92,9 +93,8 @@ def test_equal_stores_of_one_instruction_are_a_note() -> None:
 
 def test_blocks_that_differ_keep_their_own_shadow() -> None:
     body = (
-        TILE
-        + "st.shared.u32 [%r5], %r0; setp.eq.u32 %p1, %r1, 1; @%p1 bra SKIP; bar.sync 0;\nSKIP: ld.shared.u32 %r9, [%r6];"
-        + OUT
+        TILE + "st.shared.u32 [%r5], %r0; setp.eq.u32 %p1, %r1, 1; @%p1 bra SKIP; bar.sync 0;"
+        "\nSKIP: ld.shared.u32 %r9, [%r6];" + OUT
     )
     report = go(body)
     assert kinds(report) == ["race"]
@@ -111,8 +111,8 @@ def test_narrow_stores_side_by_side_do_not_race() -> None:
 def test_wide_reads_collide_with_a_part_of_them() -> None:
     body = TILE + "mad.lo.u32 %r7, %r0, 16, %r4; st.shared.v4.u32 [%r7], {%r0, %r0, %r0, %r0}; bar.sync 0;"
     body += (
-        "setp.eq.u32 %p1, %r0, 9; @%p1 st.shared.u32 [%r7+12], %r0; ld.shared.v4.u32 {%r9, %r10, %r11, %r12}, [%r4+144];"
-        + OUT
+        "setp.eq.u32 %p1, %r0, 9; @%p1 st.shared.u32 [%r7+12], %r0; "
+        "ld.shared.v4.u32 {%r9, %r10, %r11, %r12}, [%r4+144];" + OUT
     )
     report = go(body)
     assert kinds(report) == ["race"]
@@ -127,15 +127,15 @@ def test_atomics_race_with_plain_accesses_and_not_with_each_other(first: str, se
         "atom": "atom.shared.add.u32 %r9, [%r4], 1;",
     }
     body = (
-        TILE
-        + "mov.u32 %r9, 0; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r4], 0; setp.eq.u32 %p2, %r0, 40; bar.sync 0;"
+        TILE + "mov.u32 %r9, 0; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r4], 0; "
+        "setp.eq.u32 %p2, %r0, 40; bar.sync 0;"
     )
     report = go(body + f"@%p1 {texts[first]} @%p2 {texts[second]}" + OUT)
     harmless = (first, second) in (("ld", "ld"), ("atom", "atom"))
     assert kinds(report) == ([] if harmless else ["race"])
 
 
-# -- asynchronous copies -----------------------------------------------------------------------------------------
+# -- asynchronous copies --
 
 COPY = TILE + "cp.async.ca.shared.global [%r5], [%rd2], 4; cp.async.commit_group;"
 
@@ -187,8 +187,8 @@ def test_only_the_issuing_threads_wait_counts() -> None:
 
 def test_a_copy_over_bytes_that_another_thread_may_still_read_is_a_race() -> None:
     body = (
-        COPY
-        + "cp.async.wait_group 0; bar.sync 0; ld.shared.u32 %r9, [%r6]; {} cp.async.ca.shared.global [%r5], [%rd2], 4;"
+        COPY + "cp.async.wait_group 0; bar.sync 0; ld.shared.u32 %r9, [%r6]; "
+        "{} cp.async.ca.shared.global [%r5], [%rd2], 4;"
     )
     assert kinds(go(body.replace("{}", "") + OUT)) == ["race"]
     assert go(body.replace("{}", "bar.sync 0;") + OUT).clean
@@ -196,7 +196,10 @@ def test_a_copy_over_bytes_that_another_thread_may_still_read_is_a_race() -> Non
 
 def test_groups_complete_in_order() -> None:
     body = TILE + "add.u32 %r7, %r5, 512; cp.async.ca.shared.global [%r5], [%rd2], 4; cp.async.commit_group;"
-    body += "cp.async.ca.shared.global [%r7], [%rd2], 4; cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r9, [%r5];"
+    body += (
+        "cp.async.ca.shared.global [%r7], [%rd2], 4; cp.async.commit_group; "
+        "cp.async.wait_group 1; ld.shared.u32 %r9, [%r5];"
+    )
     assert go(body + OUT).clean
     assert kinds(go(body.replace("%r9, [%r5]", "%r9, [%r7]") + OUT)) == ["race"]
 
@@ -204,7 +207,10 @@ def test_groups_complete_in_order() -> None:
 @pytest.mark.parametrize("operand", ["%r7", "%p2"], ids=["src-size", "ignore-src"])
 def test_copies_fill_with_zeros_and_do_not_read_beyond_their_size(operand: str) -> None:
     body = START + ".shared .align 16 .b8 big[2048];\n mov.u32 %r4, big; mad.lo.u32 %r5, %r0, 16, %r4;"
-    body += "and.b32 %r8, %r0, 7; mul.lo.u32 %r7, %r8, 2; setp.ge.u32 %p2, %r0, 16; mad.wide.u32 %rd5, %r0, 16, %rd0;"
+    body += (
+        "and.b32 %r8, %r0, 7; mul.lo.u32 %r7, %r8, 2; setp.ge.u32 %p2, %r0, 16; "
+        "mad.wide.u32 %rd5, %r0, 16, %rd0;"
+    )
     body += f"cp.async.cg.shared.global.L2::128B [%r5], [%rd5], 16, {operand}; cp.async.wait_all;"
     body += "ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r5]; mad.wide.u32 %rd6, %r0, 16, %rd1;"
     body += "st.global.v4.u32 [%rd6], {%r10, %r11, %r12, %r13}; ret;"
@@ -219,20 +225,21 @@ def test_copies_fill_with_zeros_and_do_not_read_beyond_their_size(operand: str) 
 
 
 def test_a_copy_past_its_source_is_out_of_bounds() -> None:
-    report = run(entry(COPY + "cp.async.wait_all; ld.shared.u32 %r9, [%r5];" + OUT),
-                 {"a": np.zeros(30, np.uint32), "c": np.zeros(32, np.uint32)})  # fmt: skip
+    report = run(
+        entry(COPY + "cp.async.wait_all; ld.shared.u32 %r9, [%r5];" + OUT),
+        {"a": np.zeros(30, np.uint32), "c": np.zeros(32, np.uint32)},
+    )
     assert kinds(report) == ["out_of_bounds"]
     assert report.faults[0].buffer == "a"
 
 
-# -- barriers and divergence ---------------------------------------------------------------------------------------
+# -- barriers and divergence --
 
 
 def test_a_barrier_in_a_branch_that_part_of_a_warp_takes_is_divergence() -> None:
     body = (
-        TILE
-        + "mov.u32 %r9, 0; setp.lt.u32 %p1, %r0, 16; @%p1 bra THEN; bar.sync 0; bra.uni END;\nTHEN: bar.sync 0;\nEND: "
-        + OUT
+        TILE + "mov.u32 %r9, 0; setp.lt.u32 %p1, %r0, 16; @%p1 bra THEN; bar.sync 0; "
+        "bra.uni END;\nTHEN: bar.sync 0;\nEND: " + OUT
     )
     assert "divergence" in kinds(go(body, block=32))
 
@@ -250,8 +257,8 @@ def test_a_barrier_that_some_threads_never_reach_is_divergence() -> None:
 
 def test_threads_that_have_exited_are_not_waited_for() -> None:
     body = (
-        TILE
-        + "setp.ge.u32 %p1, %r0, 32; @%p1 exit; st.shared.u32 [%r5], %r0; bar.sync 0; ld.shared.u32 %r9, [%r6];"
+        TILE + "setp.ge.u32 %p1, %r0, 32; @%p1 exit; st.shared.u32 [%r5], %r0; bar.sync 0; "
+        "ld.shared.u32 %r9, [%r6];"
     )
     report = go(body + OUT)
     assert report.clean
@@ -266,9 +273,8 @@ def test_an_aligned_instruction_in_a_partial_warp_is_divergence() -> None:
 
 def test_a_shuffle_that_names_absent_lanes_is_divergence() -> None:
     body = (
-        START
-        + "mov.u32 %r9, 0; setp.lt.u32 %p1, %r0, 16; @!%p1 bra END; shfl.sync.bfly.b32 %r9, %r0, 1, 31, {};\nEND: "
-        + OUT
+        START + "mov.u32 %r9, 0; setp.lt.u32 %p1, %r0, 16; @!%p1 bra END; "
+        "shfl.sync.bfly.b32 %r9, %r0, 1, 31, {};\nEND: " + OUT
     )
     assert kinds(go(body.replace("{}", "0xffffffff"), block=32)) == ["divergence"]
     assert go(body.replace("{}", "0xffff"), block=32).clean
@@ -292,8 +298,8 @@ def test_polling_for_what_never_comes_is_endless_at_once() -> None:
 
 def test_loops_with_different_trip_counts_come_together_again() -> None:
     body = (
-        START
-        + "and.b32 %r7, %r0, 7; mov.u32 %r9, 0;\nL: add.u32 %r9, %r9, 3; setp.eq.u32 %p1, %r7, 0; add.u32 %r7, %r7, -1;"
+        START + "and.b32 %r7, %r0, 7; mov.u32 %r9, 0;\nL: add.u32 %r9, %r9, 3; "
+        "setp.eq.u32 %p1, %r7, 0; add.u32 %r7, %r7, -1;"
     )
     report = go(body + "@!%p1 bra L; shfl.sync.idx.b32 %r9, %r9, 7, 31, -1;" + OUT)
     assert report.clean
@@ -305,10 +311,8 @@ PAIR = "xor.b32 %r20, %r0, 32; mad.lo.u32 %r21, %r20, 4, %r4; setp.lt.u32 %p1, %
 
 def test_named_barriers_order_the_warps_that_meet_at_them() -> None:
     body = (
-        TILE
-        + PAIR
-        + "shr.u32 %r22, %r0, 6; add.u32 %r23, %r22, 1; st.shared.u32 [%r5], %r0; {} ld.shared.u32 %r9, [%r21];"
-        + OUT
+        TILE + PAIR + "shr.u32 %r22, %r0, 6; add.u32 %r23, %r22, 1; st.shared.u32 [%r5], %r0; "
+        "{} ld.shared.u32 %r9, [%r21];" + OUT
     )
     assert go(body.replace("{}", "bar.sync %r23, 64;"), block=128).clean
     assert kinds(go(body.replace("{}", "bar.sync %r22, 32;"), block=64)) == ["race"]
@@ -316,10 +320,8 @@ def test_named_barriers_order_the_warps_that_meet_at_them() -> None:
 
 def test_arrive_orders_only_what_came_before_it() -> None:
     body = (
-        TILE
-        + PAIR
-        + "mov.u32 %r9, 0; @!%p1 bra TAKE; {} bra END;\nTAKE: bar.sync 3, 64; ld.shared.u32 %r9, [%r21];\nEND: "
-        + OUT
+        TILE + PAIR + "mov.u32 %r9, 0; @!%p1 bra TAKE; {} bra END;\nTAKE: bar.sync 3, 64; "
+        "ld.shared.u32 %r9, [%r21];\nEND: " + OUT
     )
     store, arrive = "st.shared.u32 [%r5], %r0;", "bar.arrive 3, 64;"
     assert go(body.replace("{}", store + arrive)).clean
@@ -336,13 +338,12 @@ def test_a_warp_barrier_orders_its_warp_and_no_other() -> None:
 
 def test_barrier_reductions_count_all_threads_of_the_block() -> None:
     body = (
-        START
-        + "setp.lt.u32 %p1, %r0, 21; barrier.red.popc.u32 %r9, 0, %p1; barrier.red.and.pred %p2, 0, %p1; barrier.red.or.pred %p3, 0, !%p1;"
+        START + "setp.lt.u32 %p1, %r0, 21; barrier.red.popc.u32 %r9, 0, %p1; "
+        "barrier.red.and.pred %p2, 0, %p1; barrier.red.or.pred %p3, 0, !%p1;"
     )
     report = go(
-        body
-        + "selp.u32 %r10, 100, 0, %p2; selp.u32 %r11, 1000, 0, %p3; add.u32 %r9, %r9, %r10; add.u32 %r9, %r9, %r11;"
-        + OUT
+        body + "selp.u32 %r10, 100, 0, %p2; selp.u32 %r11, 1000, 0, %p3; "
+        "add.u32 %r9, %r9, %r10; add.u32 %r9, %r9, %r11;" + OUT
     )
     assert report.clean
     assert set(report.buffers["c"].tolist()) == {1021}
@@ -386,11 +387,16 @@ END: """
     ("release", "acquire", "after", "clean"),
     [
         ("st.release.cta.shared.u32 [%r30], 1;", "ld.acquire.cta.shared.u32 %r10, [%r30];", "", True),
-        ("membar.cta; st.volatile.shared.u32 [%r30], 1;", "ld.volatile.shared.u32 %r10, [%r30];", "membar.cta;", True),
+        (
+            "membar.cta; st.volatile.shared.u32 [%r30], 1;",
+            "ld.volatile.shared.u32 %r10, [%r30];",
+            "membar.cta;",
+            True,
+        ),
         ("st.volatile.shared.u32 [%r30], 1;", "ld.volatile.shared.u32 %r10, [%r30];", "membar.cta;", False),
         ("membar.cta; st.volatile.shared.u32 [%r30], 1;", "ld.volatile.shared.u32 %r10, [%r30];", "", False),
     ],
-)  # fmt: skip
+)
 def test_flags_in_shared_memory_need_release_and_acquire(
     release: str, acquire: str, after: str, clean: bool
 ) -> None:
@@ -401,7 +407,7 @@ def test_flags_in_shared_memory_need_release_and_acquire(
         assert kinds(report) == ["race"]
 
 
-# -- between blocks ------------------------------------------------------------------------------------------------
+# -- between blocks --
 
 
 def test_blocks_that_write_one_address_race() -> None:
@@ -413,8 +419,8 @@ def test_blocks_that_write_one_address_race() -> None:
 
 def test_a_block_that_reads_what_another_writes_races() -> None:
     body = (
-        START
-        + "st.global.u32 [%rd3], %r3; bar.sync 0; xor.b32 %r7, %r3, {}; mad.wide.u32 %rd5, %r7, 4, %rd1; ld.global.u32 %r8, [%rd5];"
+        START + "st.global.u32 [%rd3], %r3; bar.sync 0; xor.b32 %r7, %r3, {}; "
+        "mad.wide.u32 %rd5, %r7, 4, %rd1; ld.global.u32 %r8, [%rd5];"
     )
     assert kinds(go(body.replace("{}", "64") + "ret;")) == ["race"]
     assert go(body.replace("{}", "1") + "ret;").clean
@@ -423,8 +429,8 @@ def test_a_block_that_reads_what_another_writes_races() -> None:
 
 def test_launches_are_ordered() -> None:
     text = entry(
-        START
-        + "xor.b32 %r7, %r3, 64; mad.wide.u32 %rd5, %r7, 4, %rd0; ld.global.u32 %r8, [%rd5]; st.global.u32 [%rd3], %r8; ret;"
+        START + "xor.b32 %r7, %r3, 64; mad.wide.u32 %rd5, %r7, 4, %rd0; "
+        "ld.global.u32 %r8, [%rd5]; st.global.u32 [%rd3], %r8; ret;"
     )
     steps = [Launch("k", (2, 1, 1), (64, 1, 1), 0, names) for names in (("a", "c"), ("c", "d"))]
     a = np.arange(128, dtype=np.uint32)
@@ -444,9 +450,14 @@ MET: bar.sync 0; xor.b32 %r7, %r3, 32; mad.wide.u32 %rd5, %r7, 4, %rd1; ld.globa
 
 @pytest.mark.parametrize(
     ("release", "acquire", "clean"),
-    [("membar.gl;", "membar.gl;", True), ("fence.acq_rel.gpu;", "fence.acq_rel.gpu;", True), ("", "membar.gl;", False),
-     ("membar.gl;", "", False), ("membar.cta;", "membar.gl;", False)],
-)  # fmt: skip
+    [
+        ("membar.gl;", "membar.gl;", True),
+        ("fence.acq_rel.gpu;", "fence.acq_rel.gpu;", True),
+        ("", "membar.gl;", False),
+        ("membar.gl;", "", False),
+        ("membar.cta;", "membar.gl;", False),
+    ],
+)
 def test_a_barrier_of_the_grid_needs_fences_of_gpu_scope(release: str, acquire: str, clean: bool) -> None:
     body = START + GRID.replace("{release}", release).replace("{acquire}", acquire).replace("{first}", "")
     steps = [Memset("a", 0), Launch("k", (6, 1, 1), (32, 1, 1), 0, ("a", "c"))]

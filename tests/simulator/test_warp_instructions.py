@@ -8,7 +8,8 @@ from ptx_harness import entry, run
 
 from tuner.simulator import Report
 
-START = """mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c]; mad.wide.u32 %rd2, %r0, 4, %rd0;
+START = """mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
+mad.wide.u32 %rd2, %r0, 4, %rd0;
 mad.wide.u32 %rd3, %r0, 8, %rd1; ld.global.u32 %r1, [%rd2]; mov.u32 %r11, 0; setp.ne.u32 %p2, %r11, 0;
 """
 END = "selp.u32 %r11, 1, 0, %p2; st.global.v2.u32 [%rd3], {%r10, %r11}; ret;"
@@ -121,7 +122,10 @@ def test_one_lane_is_elected_and_it_need_not_be_the_first() -> None:
 
 
 def test_active_mask_and_lane_masks() -> None:
-    body = "mov.u32 %r10, 0; mov.u32 %r5, %lanemask_lt; mov.u32 %r6, %lanemask_ge; not.b32 %r6, %r6; setp.eq.u32 %p2, %r5, %r6;"
+    body = (
+        "mov.u32 %r10, 0; mov.u32 %r5, %lanemask_lt; mov.u32 %r6, %lanemask_ge; "
+        "not.b32 %r6, %r6; setp.eq.u32 %p2, %r5, %r6;"
+    )
     found = go(
         body + "setp.lt.u32 %p3, %r0, 40; @!%p3 bra E; activemask.b32 %r10;\nE:", np.zeros(64, np.uint32)
     ).buffers["c"]
