@@ -234,7 +234,7 @@ def common_rules(family: Family) -> tuple[Rule, ...]:
     )
 
 
-_TERNARY_RULES = (
+TERNARY_RULES = (
     Rule(
         "decode",
         ("decode",),
@@ -271,6 +271,10 @@ _TERNARY_RULES = (
         lambda tile, warps, layout, _: layout == "plain" or tile // warps % 16 == 0,
         "a warp's share of tile_n must be a multiple of 16, the columns of the smallest record",
     ),
+)
+"""What every kernel with ternary codes keeps."""
+
+_FORWARD_RULES = (
     Rule(
         "packed-warp",
         ("tile_n", "warps_n", "decode", "weight_layout"),
@@ -290,7 +294,7 @@ _TERNARY_RULES = (
 
 _RULES: dict[type[DenseSchedule], tuple[Rule, ...]] = {
     DenseSchedule: common_rules(DENSE),
-    GemmSchedule: (*_TERNARY_RULES, *common_rules(TERNARY)),
+    GemmSchedule: (*TERNARY_RULES, *_FORWARD_RULES, *common_rules(TERNARY)),
 }
 
 

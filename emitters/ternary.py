@@ -41,6 +41,12 @@ def decode(words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return _VALUES[unpack(words)]
 
 
+def transpose_codes(words: NDArray[np.uint32], rows: int, columns: int) -> NDArray[np.uint32]:
+    """The codes of a (rows, columns) matrix, row after row, as those of its transpose. Its own inverse with
+    the sizes exchanged; rows * columns must be a multiple of 16."""
+    return pack(np.ascontiguousarray(unpack(words)[: rows * columns].reshape(rows, columns).T))
+
+
 def prepacked_words(k: int, n: int, columns: int) -> int:
     """Words of prepacked weights; k and n are padded to whole records with weight 0."""
     return -(-n // columns) * -(-k // MMA_K) * columns * MMA_K // CODES_PER_WORD

@@ -22,8 +22,7 @@ _ODD_BITS = hexadecimal(0xAAAAAAAA)
 _EVEN_BITS = hexadecimal(0x55555555)
 _NIBBLES = hexadecimal(0x33333333)
 
-VALUES = hexadecimal(0x00FF0100)
-"""What codes 0..3 stand for, a byte each."""
+_VALUES = 0x00FF0100  # of codes 0..3, a byte each
 
 
 def byte_columns(ptx: Entry, rows: Sequence[R32], nbytes: int) -> list[R32]:
@@ -68,20 +67,32 @@ def extract(ptx: Entry, destination: R32, numbers: R32, column: int) -> None:
     ptx.op("and.b32", destination, top, _TOP_BITS)
 
 
-def even_and_odd(ptx: Entry, codes: R32, even: R32, odd: R32) -> None:
-    """Sixteen codes in a row, as nibbles: those with even numbers to one word, the others to another."""
-    ptx.op("and.b32", even, codes, _NIBBLES)
-    ptx.op("and.b32", odd, ptx.r("shr.u32", codes, 2), _NIBBLES)
+def value_table(ptx: Entry, lane: R32) -> R32:
+    """The values of the four codes, a byte each, in a register of every thread.
+
+    ptxas would hold a constant in a uniform register, which `prmt` does not take as its first operand, and
+    copy it for one look-up after the other. A lane and its neighbour differ by 1; ptxas cannot tell.
+
+    Args:
+        ptx: The entry.
+        lane: Number of the lane in its warp.
+    """
+    neighbour = ptx.r("shfl.sync.bfly.b32", lane, 1, 31, "0xFFFFFFFF")
+    return ptx.r("add.u32", ptx.r("xor.b32", neighbour, lane), hexadecimal(_VALUES - 1))
 
 
-def look_up_eight(ptx: Entry, even: R32, odd: R32, half: int, first: R32, second: R32) -> None:
-    """Write eight neighbouring codes of `even_and_odd`, the lower or upper half, as two words of s8 in order.
+def even_and_odd(ptx: Entry, codes: R32) -> tuple[R32, R32]:
+    """Sixteen codes in a row, as nibbles: those with even numbers in one word, the others in another."""
+    even = ptx.r("and.b32", codes, _NIBBLES)
+    return even, ptx.r("and.b32", ptx.r("shr.u32", codes, 2), _NIBBLES)
+
+
+def look_up_eight(ptx: Entry, table: R32, even: R32, odd: R32, first: R32, second: R32) -> None:
+    """Write the eight lower codes of `even_and_odd` as two words of s8, in order.
 
     `prmt` takes each byte of its result by a nibble of the word, out of the four values of a code.
     """
-    if half:
-        even, odd = ptx.r("shr.u32", even, 16), ptx.r("shr.u32", odd, 16)
-    evens = ptx.r("prmt.b32", VALUES, 0, even)
-    odds = ptx.r("prmt.b32", VALUES, 0, odd)
+    evens = ptx.r("prmt.b32", table, 0, even)
+    odds = ptx.r("prmt.b32", table, 0, odd)
     ptx.op("prmt.b32", first, evens, odds, "0x5140")
     ptx.op("prmt.b32", second, evens, odds, "0x7362")
