@@ -129,6 +129,8 @@ def store_global(
             shape = np.broadcast_shapes(index.shape, values.shape, lanes.shape)
             chosen = stretched(lanes, shape)
             index, values = stretched(index, shape)[chosen], stretched(values, shape)[chosen]
+        elif values.size > index.size:  # blocks that store at the same addresses
+            index = stretched(index, np.broadcast_shapes(index.shape, values.shape))
         view[index] = values
         if buffer.written is not None:
             mark_written(buffer, index, nbytes)

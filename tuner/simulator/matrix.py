@@ -353,7 +353,10 @@ def _multiply(
         first = r[c0]
         if (
             first.__class__ is Part
-            and (accumulator := first.accumulator).parts == [first, r[c1], r[c2], r[c3]]
+            and (accumulator := first.accumulator).parts[0] is first
+            and accumulator.parts[1] is r[c1]
+            and accumulator.parts[2] is r[c2]
+            and accumulator.parts[3] is r[c3]
             and (accumulator.kind is kind)
         ):
             if not in_place:
