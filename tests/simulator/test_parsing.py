@@ -7,7 +7,8 @@ import pytest
 from ptx_harness import HEAD, entry, run
 
 from tuner.simulator import Launch, Memset, PtxError, parse, simulate
-from tuner.simulator.parser import Address, Float, Integer, Name, Negated, Pair, Vector, read_operand
+from tuner.simulator.operands import read_operand
+from tuner.simulator.syntax import Address, Float, Integer, Name, Negated, Pair, Vector
 
 BUFFERS = {"a": np.zeros(32, np.uint32), "c": np.zeros(32, np.uint32)}
 STORE = "mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; mad.wide.u32 %rd3, %r0, 4, %rd1;\n"

@@ -6,9 +6,10 @@ module = parse(ptx_text) report = simulate(module, [Launch("kernel", (4, 1, 1), 
 """
 
 from tuner.simulator.counters import Counters, Traffic
-from tuner.simulator.parser import Module, PtxError, parse
+from tuner.simulator.parser import parse
 from tuner.simulator.report import FAULT_KINDS, Fault, Report, Unwritten
 from tuner.simulator.simulation import Launch, Memset, simulate
+from tuner.simulator.syntax import Module, PtxError
 
 __all__ = [
     "FAULT_KINDS",

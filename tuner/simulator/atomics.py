@@ -34,10 +34,10 @@ from tuner.simulator.instructions import (
 )
 from tuner.simulator.loads_stores import lane_addresses, take_hints, take_order, windows
 from tuner.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Index
-from tuner.simulator.parser import SINK
 from tuner.simulator.rounding import read, write
 from tuner.simulator.scalar_types import SCALARS, Scalar
 from tuner.simulator.shapes import stretched
+from tuner.simulator.syntax import SINK
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site
-from tuner.simulator.parser import Name
 from tuner.simulator.scalar_types import PREDICATE, Lanes, Scalar
+from tuner.simulator.syntax import Name
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

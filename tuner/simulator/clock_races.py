@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator.faults import shared_race
+
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
     from tuner.simulator.machine import Batch
@@ -330,7 +332,7 @@ class ClockRaces:
         b, t, c = int(block[first]), int(thread[first]), int(cell[first])
         other = None if sites is None else int(sites[b, c])
         who = None if threads is None else int(threads[b, c])
-        batch.shared_race(kind, message, site, b, t, c << self.shift, int(np.count_nonzero(bad)), other, who)
+        shared_race(batch, kind, message, site, b, t, c << self.shift, int(np.count_nonzero(bad)), other, who)
 
 
 def equal_stores(

@@ -16,8 +16,8 @@ from tuner.simulator.instructions import (
     UnknownModifierError,
     instruction,
 )
-from tuner.simulator.parser import Integer, Name
 from tuner.simulator.scalar_types import PREDICATE, U32
+from tuner.simulator.syntax import Integer, Name
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

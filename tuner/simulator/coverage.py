@@ -15,6 +15,7 @@ import tuner.simulator.loads_stores
 import tuner.simulator.matrix
 import tuner.simulator.mbarriers
 import tuner.simulator.moves
+import tuner.simulator.permutations
 import tuner.simulator.warps
 import tuner.simulator.wgmma
 import tuner.simulator.wmma  # noqa: F401

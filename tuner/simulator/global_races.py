@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.faults import global_race
 from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
@@ -360,7 +361,8 @@ class GlobalRaces:
         same = block == (key >> BLOCK_SHIFT & MANY_BLOCKS)
         who = "another thread" if same else "a thread of another block"
         message = f"{how}, and {other} by {who} that nothing orders before"
-        batch.global_race(
+        global_race(
+            batch,
             message,
             site,
             row,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.simulator.parser import (
+from tuner.simulator.operands import renamed_operand
+from tuner.simulator.syntax import (
     SINK,
     Arguments,
     Function,
@@ -18,7 +19,6 @@ from tuner.simulator.parser import (
     Operand,
     PtxError,
     Variable,
-    renamed_operand,
 )
 
 DEEPEST = 32

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tuner.simulator.parser import (
+from tuner.simulator.scalar_types import PREDICATE, SCALARS, Lanes, Scalar
+from tuner.simulator.syntax import (
     SINK,
     Address,
     Float,
@@ -26,8 +27,7 @@ from tuner.simulator.parser import (
     Pair,
     PtxError,
 )
-from tuner.simulator.parser import Vector as VectorOperand
-from tuner.simulator.scalar_types import PREDICATE, SCALARS, Lanes, Scalar
+from tuner.simulator.syntax import Vector as VectorOperand
 
 if TYPE_CHECKING:
     from tuner.simulator.layout import Layout

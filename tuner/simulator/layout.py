@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.simulator.parser import Function, Module, Negated, Variable
 from tuner.simulator.scalar_types import PREDICATE, SCALARS, U32, U64, Lanes, Scalar, poison
+from tuner.simulator.syntax import Function, Module, Negated, Variable
 
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site

@@ -11,8 +11,8 @@ from tuner.simulator.accesses import load_global, load_shared, store_global, sto
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, instruction
 from tuner.simulator.local_memory import load_local, store_local
 from tuner.simulator.memory import ELEMENTS, LOCAL_WINDOW, SHARED_WINDOW, Index
-from tuner.simulator.parser import SINK, Address
 from tuner.simulator.scalar_types import Scalar
+from tuner.simulator.syntax import SINK, Address
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

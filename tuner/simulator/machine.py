@@ -7,7 +7,6 @@ pays for no masks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from tuner.simulator.barriers import Barriers
 from tuner.simulator.clock_races import ClockRaces
-from tuner.simulator.counters import Counters
+from tuner.simulator.context import Context
+from tuner.simulator.faults import lane_fault
 from tuner.simulator.global_races import (
     BLOCK_SHIFT,
     MANY_BLOCKS,
@@ -23,56 +23,17 @@ from tuner.simulator.global_races import (
     THREAD_SHIFT,
     TIME_BITS,
     TIME_SHIFT,
-    GlobalOrder,
 )
 from tuner.simulator.instructions import Site
-from tuner.simulator.memory import GlobalMemory, SharedMemory
-from tuner.simulator.program import Block, Program
-from tuner.simulator.races import EPOCH_SHIFT, IN_FLIGHT, MANY, SITE_BITS, SharedRaces
-from tuner.simulator.report import Fault, Findings
+from tuner.simulator.memory import SharedMemory
+from tuner.simulator.program import Block
+from tuner.simulator.races import SharedRaces
 from tuner.simulator.specials import special_value
 
 Mask = NDArray[np.bool_]
 WARP = 32
 PATIENCE = 4
 """How often the polling loops of a batch go round before other batches run."""
-
-
-@dataclass(slots=True)
-class Context:
-    """What all batches of one launch share."""
-
-    program: Program
-    step: int
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    parameters: bytes
-    memory: GlobalMemory
-    findings: Findings
-    counters: Counters
-    races: bool
-    count: bool
-    step_budget: int
-    seed: int
-    block_warps: list[int] = field(default_factory=list)
-    order: GlobalOrder = field(default_factory=GlobalOrder)
-
-    def __post_init__(self) -> None:
-        self.block_warps = [0] * len(self.program.blocks)
-
-    @property
-    def clocks(self) -> bool:
-        """Whether races on shared memory need vector clocks: threads are ordered by more than whole-block
-        barriers.
-        """
-        return self.races and (
-            self.program.finer_order or any(count != self.threads for count in self.program.barrier_counts)
-        )
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
 
 
 class Stopped(Exception):  # noqa: N818 - not an error of the simulator; the kernel cannot go on
@@ -377,137 +338,15 @@ class Batch:
     def note(self, text: str) -> None:
         self.context.findings.note(text)
 
-    def place(self, block: int, thread: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return ((x, y, z) of the block, (x, y, z) of the thread)."""
-        return unravel(int(self.block_ids[block]), self.context.grid), unravel(thread, self.context.block)
-
     def fault(
         self,
         kind: str,
         message: str,
         site: Site,
         lanes: Mask,
-        address: Any = None,
+        address: int | None = None,
         space: str = "",
         buffer: str = "",
     ) -> None:
         """Record a fault of some lanes; the first of them is named."""
-        lanes = np.broadcast_to(lanes, (self.blocks, self.threads))
-        first = int(lanes.argmax())
-        block, thread = divmod(first, self.threads)
-        count = int(np.count_nonzero(lanes))
-        findings, step = self.context.findings, self.context.step
-        if findings.seen(kind, step, site.line, count):
-            return
-        where, who = self.place(block, thread)
-        findings.add(
-            Fault(kind, message, site.line, site.text, step, where, who, address, space, buffer, count=count)
-        )
-
-    def shared_fault(
-        self,
-        kind: str,
-        message: str,
-        site: Site,
-        block: int,
-        thread: int,
-        offset: int,
-        count: int,
-        other: int | None = None,
-    ) -> None:
-        """Record a fault at a shared address; `other` is the key (`SharedRaces`) of the second party of a
-        race.
-        """
-        number = who = None
-        if other is not None:
-            number = other & ((1 << SITE_BITS) - 1)
-            who = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
-        self.shared_race(
-            kind, message, site, block, thread, offset, count, number, None if who == MANY else who
-        )
-
-    def shared_race(
-        self,
-        kind: str,
-        message: str,
-        site: Site,
-        block: int,
-        thread: int,
-        offset: int,
-        count: int,
-        other_site: int | None,
-        other_thread: int | None,
-    ) -> None:
-        """Record a fault at a shared address, with the number of the instruction and the thread it collides
-        with.
-        """
-        findings, step = self.context.findings, self.context.step
-        if findings.seen(kind, step, site.line, count):
-            return
-        where, who = self.place(block, thread)
-        other = self.program.sites[other_site] if other_site is not None else None
-        them = unravel(other_thread, self.context.block) if other_thread is not None else None
-        findings.add(
-            Fault(
-                kind,
-                message,
-                site.line,
-                site.text,
-                step,
-                where,
-                who,
-                offset + 1024,
-                "shared",
-                "",
-                other.line if other else None,
-                other.text if other else "",
-                them,
-                where if other else None,
-                count,
-            )
-        )
-
-    def global_race(
-        self,
-        message: str,
-        site: Site,
-        row: int,
-        thread: int,
-        offset: int,
-        buffer: str,
-        count: int,
-        other_site: int,
-        other_block: int | None,
-        other_thread: int | None,
-    ) -> None:
-        findings, step = self.context.findings, self.context.step
-        if findings.seen("race", step, site.line, count):
-            return
-        where, who = self.place(row, thread)
-        other = self.program.sites[other_site]
-        them = unravel(other_thread, self.context.block) if other_thread is not None else None
-        there = unravel(other_block, self.context.grid) if other_block is not None else None
-        findings.add(
-            Fault(
-                "race",
-                message,
-                site.line,
-                site.text,
-                step,
-                where,
-                who,
-                offset,
-                "global",
-                buffer,
-                other.line,
-                other.text,
-                them,
-                there,
-                count,
-            )
-        )
-
-
-def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the (x, y, z) of a linear index, x fastest."""
-    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
+        lane_fault(self, kind, message, site, lanes, address, space, buffer)

@@ -26,8 +26,8 @@ from tuner.simulator.instructions import (
 )
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.memory import SHARED_WINDOW
-from tuner.simulator.parser import SINK
 from tuner.simulator.scalar_types import B64, PREDICATE, U32
+from tuner.simulator.syntax import SINK
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.simulator.instructions import Closure, Effect, Opcode, Recipe, Registers, Site, instruction
-from tuner.simulator.parser import SINK, Name, Vector
 from tuner.simulator.scalar_types import SCALARS, Scalar
+from tuner.simulator.syntax import SINK, Name, Vector
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

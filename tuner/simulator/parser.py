@@ -8,155 +8,19 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
 
-
-class PtxError(ValueError):
-    """PTX that cannot be run: not understood, not supported, or used against its own declarations.
-
-    Attributes:
-        line: 1-based line of the PTX text, 0 where no line is to blame.
-        text: that line's statement.
-        reason: what is wrong with it.
-    """
-
-    def __init__(self, reason: str, line: int = 0, text: str = "") -> None:
-        self.reason, self.line, self.text = reason, line, " ".join(text.split())
-        where = f"PTX line {line}: {self.text}: " if line else ""
-        super().__init__(f"{where}{reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A register, special register, variable, function or label: which of them, declarations decide."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Integer:
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Float:
-    """A floating-point literal; `0f...` and `0d...` keep every bit in `value`."""
-
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    items: tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """`[base + offset]`; a base of None is an absolute address. `coordinates` belong to tensor copies."""
-
-    base: Name | None
-    offset: int
-    coordinates: Vector | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Negated:
-    """`!p`, and `-r` where an instruction takes it."""
-
-    operand: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """`p|q`: two results."""
-
-    first: Operand
-    second: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """A parenthesised list of a `call`."""
-
-    items: tuple[Operand, ...]
-
-
-Operand: TypeAlias = Name | Integer | Float | Vector | Address | Negated | Pair | Arguments
-SINK = Name("_")
-
-
-class Instruction(NamedTuple):
-    """One instruction; `guard` is the predicate register of `@p`, `negated` says `@!p`."""
-
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: str | None
-    negated: bool
-    line: int
-    text: str
-    scope: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A declaration in a state space (`shared`, `global`, `const`, `local`, `param`), sizes in bytes.
-
-    `nbytes` is 0 for an `extern` array of unknown length. `initial` is the declared value, if any.
-    """
-
-    name: str
-    space: str
-    type: str
-    align: int
-    nbytes: int
-    line: int
-    initial: bytes | None = None
-
-
-@dataclass(slots=True)
-class Function:
-    """An `.entry` or `.func` with its body."""
-
-    name: str
-    is_entry: bool
-    line: int
-    parameters: list[Variable] = field(default_factory=list)
-    results: list[Variable] = field(default_factory=list)
-    registers: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    body: list[Instruction] = field(default_factory=list)
-    labels: dict[tuple[int, str], int] = field(default_factory=dict)
-    required_threads: tuple[int, ...] = ()
-    maximum_threads: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class Module:
-    """A parsed PTX file. `programs` caches what is generated for each entry, so a module is parsed and
-    lowered once.
-    """
-
-    text: str
-    target: str
-    version: str
-    functions: dict[str, Function]
-    variables: dict[str, Variable]
-    programs: dict[str, Any] = field(default_factory=dict)
-
-    def entry(self, name: str) -> Function:
-        """Return the entry `name`; raise `PtxError` that lists the entries there are."""
-        function = self.functions.get(name)
-        if function is None or not function.is_entry:
-            names = ", ".join(f.name for f in self.functions.values() if f.is_entry) or "none"
-            raise PtxError(f"no entry is named {name!r}; the module's entries: {names}")
-        return function
-
-
-TYPE_BYTES = {
-    **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
-    **{"b128": 16, "f16": 2, "f32": 4, "f64": 8, "bf16": 2, "f16x2": 4, "bf16x2": 4, "pred": 1},
-}
+from tuner.simulator.operands import read_integer, read_operand, renamed_operand
+from tuner.simulator.syntax import (
+    TYPE_BYTES,
+    Float,
+    Function,
+    Instruction,
+    Integer,
+    Module,
+    Operand,
+    PtxError,
+    Variable,
+)
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _STATEMENT = re.compile(
@@ -169,9 +33,6 @@ _STATEMENT = re.compile(
     re.VERBOSE,
 )
 _SPLIT = re.compile(r"\{[^}]*\}|\[(?:[^\[\]{}]|\{[^}]*\})*\]|\((?:[^()]*)\)|[^,\s{}\[\]()][^,{}\[\]()]*")
-_SIMPLE = re.compile(r"[\w$%.]+")
-_INTEGER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
-_FLOAT = re.compile(r"[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)")
 _REGISTERS = re.compile(r"(?:\.v\d\s+|\.align\s+\d+\s+)*\.(\w+)\s+([^;]*);")
 _REGISTER_RANGE = re.compile(r"([\w$%]+)\s*(?:<\s*(\d+)\s*>)?")
 _VARIABLE = re.compile(
@@ -192,76 +53,6 @@ def parse(text: str) -> Module:
         PtxError: with the line, its text and the reason.
     """
     return _Parser(text).module()
-
-
-def _integer(text: str) -> int:
-    digits = text.rstrip("U")
-    body = digits.lstrip("+-")
-    if len(body) > 1 and body[0] == "0" and body.isdigit():
-        value = int(body, 8)
-        return -value if digits[0] == "-" else value
-    return int(digits, 0)
-
-
-def read_operand(text: str) -> Operand:
-    """Turn the text of one operand into its value; raise `ValueError` for what is none."""
-    text = text.strip()
-    first = text[:1]
-    if first == "{":
-        return Vector(tuple(read_operand(item) for item in text[1:-1].split(",")))
-    if first == "[":
-        return _address(text[1:-1].strip())
-    if first == "(":
-        inner = text[1:-1].strip()
-        return Arguments(tuple(read_operand(item) for item in inner.split(",")) if inner else ())
-    if first == "!":
-        return Negated(read_operand(text[1:]))
-    if first.isdigit() or first in "+-.":
-        return _number(text)
-    if "|" in text:
-        left, right = text.split("|")
-        return Pair(read_operand(left), read_operand(right))
-    if _SIMPLE.fullmatch(text):
-        return Name(text)
-    base, plus, offset = text.partition("+")
-    if plus and _SIMPLE.fullmatch(base.strip()):  # a variable with an offset, as in `mov.u32 %r1, smem+16`
-        return Address(Name(base.strip()), _integer(offset.strip()))
-    raise ValueError(f"operand {text!r} is not understood")
-
-
-def _number(text: str) -> Operand:
-    if _INTEGER.fullmatch(text):
-        return Integer(_integer(text))
-    if text[:2] in ("0f", "0F") and len(text) == 10:
-        return Float(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
-    if text[:2] in ("0d", "0D") and len(text) == 18:
-        return Float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
-    if _FLOAT.fullmatch(text):
-        return Float(float(text))
-    if text[0] == "-" and _SIMPLE.fullmatch(text[1:].strip()):
-        return Negated(Name(text[1:].strip()))
-    raise ValueError(f"number {text!r} is not understood")
-
-
-def _address(text: str) -> Address:
-    if "{" in text:
-        base, _, rest = text.partition(",")
-        coordinates = read_operand(rest)
-        assert isinstance(coordinates, Vector)
-        return Address(Name(base.strip()), 0, coordinates)
-    base, sign, offset = text.partition("+")
-    if not sign:
-        base, sign, offset = text.partition("-") if not text.startswith("-") else (text, "", "")
-    base = base.strip()
-    shift = 0
-    if sign:
-        shift = _integer(offset.replace(" ", ""))
-        shift = -shift if sign == "-" else shift
-    if _INTEGER.fullmatch(base):
-        return Address(None, _integer(base) + shift)
-    if not _SIMPLE.fullmatch(base):
-        raise ValueError(f"address [{text}] is not understood")
-    return Address(Name(base), shift)
 
 
 class _Parser:
@@ -362,7 +153,7 @@ class _Parser:
         aligned = re.search(r"\.align\s+(\d+)", attributes.split(".ptr")[0])
         count = 1
         for dimension in re.findall(r"\[([^\]]*)\]", match["dims"]):
-            count *= _integer(dimension.strip()) if dimension.strip() else 0
+            count *= read_integer(dimension.strip()) if dimension.strip() else 0
         initial = self.initial(value, match["type"], size * count, start) if value else None
         return Variable(
             match["name"],
@@ -553,21 +344,3 @@ def _declared(statement: str) -> list[str]:
     first = parts[0]
     prefix = first[: re.search(r"[\w$%]+\s*(?:\[[^\]]*\]\s*)*$", first).start()]  # type: ignore[union-attr]
     return [first, *(prefix + part for part in parts[1:])]
-
-
-def renamed_operand(operand: Operand, renamed: dict[str, str]) -> Operand:
-    if isinstance(operand, Name):
-        return Name(renamed.get(operand.text, operand.text))
-    if isinstance(operand, Vector):
-        return Vector(tuple(renamed_operand(item, renamed) for item in operand.items))
-    if isinstance(operand, Arguments):
-        return Arguments(tuple(renamed_operand(item, renamed) for item in operand.items))
-    if isinstance(operand, Negated):
-        return Negated(renamed_operand(operand.operand, renamed))
-    if isinstance(operand, Pair):
-        return Pair(renamed_operand(operand.first, renamed), renamed_operand(operand.second, renamed))
-    if isinstance(operand, Address) and operand.base is not None:
-        vector = operand.coordinates
-        moved = Vector(tuple(renamed_operand(item, renamed) for item in vector.items)) if vector else None
-        return Address(Name(renamed.get(operand.base.text, operand.base.text)), operand.offset, moved)
-    return operand

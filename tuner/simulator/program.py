@@ -20,8 +20,8 @@ from tuner.simulator.instructions import (
     decode,
 )
 from tuner.simulator.layout import Layout
-from tuner.simulator.parser import Function, Instruction, Module, PtxError
 from tuner.simulator.scalar_types import PREDICATE, SCALARS, Scalar
+from tuner.simulator.syntax import Function, Instruction, Module, PtxError
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch

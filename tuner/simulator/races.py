@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator.faults import shared_race
 from tuner.simulator.shapes import stretched
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ class SharedRaces:
         bad = (changed >= start) & ((changed ^ keys) >> SITE_BITS != 0)
         if bad.any():
             message = f"{how}, and changed by another thread's atomic with no barrier between"
-            batch.shared_fault(
-                "race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0])
+            shared_fault(
+                batch, "race", message, site, *self.party(cells[bad], keys[bad]), other=int(changed[bad][0])
             )
 
     def atomic(
@@ -256,7 +257,8 @@ class SharedRaces:
     def report_read(self, batch: Batch, cells: Keys, keys: Keys, written: Keys, site: Site) -> None:
         unwritten = written >= UNWRITTEN
         if unwritten.any():
-            batch.shared_fault(
+            shared_fault(
+                batch,
                 "uninitialised",
                 "shared memory is read that nothing has written",
                 site,
@@ -265,7 +267,8 @@ class SharedRaces:
         rest = ~unwritten
         flying = rest & (written >= IN_FLIGHT)
         if flying.any():
-            batch.shared_fault(
+            shared_fault(
+                batch,
                 "race",
                 "a cp.async to these bytes has not been waited for",
                 site,
@@ -274,7 +277,8 @@ class SharedRaces:
             )
         rest &= ~flying
         if rest.any():
-            batch.shared_fault(
+            shared_fault(
+                batch,
                 "race",
                 "read, and written by another thread with no barrier between",
                 site,
@@ -289,13 +293,34 @@ class SharedRaces:
         message = f"written, and {how} by another thread with no barrier between"
         if flying.any():
             message = "written while a cp.async to these bytes is in flight"
-        batch.shared_fault("race", message, site, *self.party(cells, keys), other=int(previous[0]))
+        shared_fault(batch, "race", message, site, *self.party(cells, keys), other=int(previous[0]))
 
     def party(self, cells: Keys, keys: Keys) -> tuple[int, int, int, int]:
         """Return (block of the batch, thread, byte offset, how many) of the first of some accesses."""
         cell, key = int(cells[0]), int(keys[0])
         block, cell = divmod(cell, self.cells)
         return block, (key >> SITE_BITS) & ((1 << THREAD_BITS) - 1), cell << self.shift, len(cells)
+
+
+def shared_fault(
+    batch: Batch,
+    kind: str,
+    message: str,
+    site: Site,
+    block: int,
+    thread: int,
+    offset: int,
+    count: int,
+    other: int | None = None,
+) -> None:
+    """Record a fault at a shared address; `other` is the key of the second party of a race."""
+    number = who = None
+    if other is not None:
+        number = other & ((1 << SITE_BITS) - 1)
+        who = ((other & ~IN_FLIGHT) >> SITE_BITS) & ((1 << (EPOCH_SHIFT - SITE_BITS)) - 1)
+    shared_race(
+        batch, kind, message, site, block, thread, offset, count, number, None if who == MANY else who
+    )
 
 
 def _note(table: Keys, cells: Keys, keys: Keys, start: Any, first: int) -> None:

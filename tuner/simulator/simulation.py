@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 
 import tuner.simulator.coverage  # noqa: F401 - enters every instruction in the table
 from tuner.simulator.clock_races import bytes_for_block
+from tuner.simulator.context import Context
 from tuner.simulator.counters import Counters
 from tuner.simulator.global_races import GlobalRaces
-from tuner.simulator.machine import WARP, Batch, Context
+from tuner.simulator.machine import WARP, Batch
 from tuner.simulator.memory import REGION_BITS, Buffer, GlobalMemory
-from tuner.simulator.parser import Function, Module, PtxError, parse
+from tuner.simulator.parser import parse
 from tuner.simulator.program import Program, program_of
 from tuner.simulator.report import Findings, Report, Unwritten
 from tuner.simulator.scalar_types import SCALARS
+from tuner.simulator.syntax import Function, Module, PtxError
 
 Argument: TypeAlias = str | int | float
 LANES_A_BATCH = 16384

@@ -25,8 +25,8 @@ from tuner.simulator.instructions import (
     instruction,
 )
 from tuner.simulator.memory import Index
-from tuner.simulator.parser import Vector
 from tuner.simulator.scalar_types import B32, B64, PREDICATE, poison
+from tuner.simulator.syntax import Vector
 from tuner.simulator.tensor_sums import accumulate, add_integers, operand_values
 
 if TYPE_CHECKING:
