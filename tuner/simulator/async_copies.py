@@ -65,10 +65,12 @@ def copies_of(batch: Batch) -> Copies:
 
 @instruction("cp")
 def cp(opcode: Opcode) -> Recipe:
-    if "bulk" in opcode.modifiers or "reduce" in opcode.modifiers:
-        raise UnknownModifierError(f"{opcode.text} is not simulated")
     if not opcode.flag("async"):
-        raise UnknownModifierError("cp is simulated as cp.async only")
+        raise UnknownModifierError(f"{opcode.text} is not simulated")
+    if opcode.flag("bulk"):
+        from tuner.simulator.bulk_copies import bulk
+
+        return bulk(opcode)
     if opcode.flag("mbarrier"):
         from tuner.simulator.mbarriers import bind_copy_arrive
 
@@ -156,8 +158,11 @@ def _source_bytes(s: Batch, site: Site, source: Index, nbytes: int, size: Any, l
     partial = False
     if size is not None:
         over = size > nbytes
-        if over.any() and (over if lanes is None else over & lanes).any():
-            raise site.error(f"src-size must be at most cp-size {nbytes}, got {int(size.max())}")
+        bad = over & s.active_lanes() if lanes is None else over & lanes
+        if bad.any():
+            message = f"src-size must be at most cp-size {nbytes}, got {int(size.max())}"
+            s.fault("out_of_bounds", message, site, bad)
+            size = np.minimum(size, np.uint32(nbytes))
         whole = size == nbytes
         if not whole.all():
             partial = bool(((size > 0) & ~whole).any())

@@ -132,6 +132,24 @@ def fence(opcode: Opcode) -> Recipe:
     return Effect(bind, "fence")
 
 
+@instruction("trap", "brkpt")
+def trap(opcode: Opcode) -> Recipe:
+    """The thread ends with a fault."""
+
+    def bind(site: Site) -> tuple[Any, ...]:
+        site.expect(0)
+        return ()
+
+    return Control("trap", bind)
+
+
+@instruction("setmaxnreg", "griddepcontrol")
+def resource(opcode: Opcode) -> Recipe:
+    """Moves registers between warps, or lets launches overlap; neither changes a result here."""
+    opcode.modifiers.clear()
+    return Effect(nothing, "hint")
+
+
 @instruction("nanosleep", "pragma", "prefetch", "prefetchu", "applypriority")
 def hint(opcode: Opcode) -> Recipe:
     """Changes nothing that a program can see, but a loop around a sleep waits for somebody."""

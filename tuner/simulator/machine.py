@@ -213,6 +213,13 @@ class Batch:
         if rest is not False:
             self.add_pending(block.index + 1, rest)
 
+    def end_trap(self, block: Block) -> None:
+        reaching, _ = self.split(block)
+        if reaching is not False and block.site is not None:
+            lanes = self.active_lanes() if reaching is None else reaching
+            self.fault("trap", "this thread runs into a trap", block.site, lanes)
+        self.end_exit(block)
+
     def end_barrier(self, block: Block) -> None:
         arriving, rest = self.split(block)
         if rest is not False:

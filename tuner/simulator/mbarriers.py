@@ -6,7 +6,7 @@ returns is the number of its phase, scrambled, so that a program cannot make sen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,10 @@ SCRAMBLE = 0x5BD1E995A4D10000
 
 @dataclass(slots=True)
 class Mbarrier:
-    """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived."""
+    """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived.
+
+    `landing` are bulk copies that it counts, which land for who waits for it.
+    """
 
     expected: int
     pending: int
@@ -45,6 +48,7 @@ class Mbarrier:
     phase: int = 0
     gathered: Any = None
     released: Any = None
+    landing: list[Any] = field(default_factory=list)
 
 
 def objects(s: Batch) -> dict[tuple[int, int], Mbarrier]:
@@ -74,16 +78,35 @@ def finish_phase(barrier: Mbarrier) -> None:
         barrier.released, barrier.gathered = barrier.gathered, None
 
 
+def arrive_bytes(barrier: Mbarrier, nbytes: int) -> None:
+    """Bytes of a bulk copy are complete."""
+    barrier.transactions -= nbytes
+    finish_phase(barrier)
+
+
+def plain_shared(address: Any) -> Any:
+    """Return shared addresses of generic or shared ones."""
+    generic = (address >= SHARED_WINDOW) & (address < 2 * SHARED_WINDOW)
+    return np.where(generic, address - SHARED_WINDOW, address)
+
+
 def acquire(s: Batch, barrier: Mbarrier, block: int, thread: int) -> None:
-    """A completed wait orders the thread after all that arrived in the phase."""
+    """A completed wait orders the thread after all that arrived in the phase, and lands its bulk copies."""
+    for offsets, data, lanes, site in barrier.landing:
+        s.shared.store(offsets, 16, data, lanes)
+        if isinstance(s.races, ClockRaces):
+            s.races.land(offsets, 16, lanes, site)
+            issuer = np.nonzero(np.broadcast_to(lanes, (s.blocks, s.threads))[block])[0]
+            clock = s.races.snapshot(block, issuer)
+            barrier.released = clock if barrier.released is None else np.maximum(barrier.released, clock)
+    barrier.landing.clear()
     if isinstance(s.races, ClockRaces) and barrier.released is not None:
         s.races.clocks[block, thread] = np.maximum(s.races.clocks[block, thread], barrier.released)
 
 
 def each(s: Batch, site: Site, address: Any) -> list[tuple[int, int, Mbarrier]]:
     """Return (block, thread, object) of the active lanes; an address with no object is a fault."""
-    generic = (address >= SHARED_WINDOW) & (address < 2 * SHARED_WINDOW)
-    address = np.where(generic, address - SHARED_WINDOW, address)
+    address = plain_shared(address)
     offsets, lanes = shared_offsets(s, address, 8, site, s.mask)
     shape = (s.blocks, s.threads)
     chosen = s.active_lanes() if lanes is None else np.broadcast_to(lanes, shape)

@@ -308,7 +308,8 @@ class _Lowering:
         count = len(self.blocks)
         successors: list[list[int]] = []
         for block in self.blocks:
-            following = [] if block.kind == "exit" and not block.guard else [block.index + 1]
+            ends = block.kind in ("exit", "trap") and not block.guard
+            following = [] if ends else [block.index + 1]
             if block.kind == "branch":
                 following = [block.target, *([block.index + 1] if block.guard else [])]
             successors.append([index for index in following if index < count])

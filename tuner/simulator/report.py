@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tuner.simulator.counters import Counters
 
-FAULT_KINDS = ("race", "out_of_bounds", "misaligned", "uninitialised", "divergence", "endless")
+FAULT_KINDS = ("race", "out_of_bounds", "misaligned", "uninitialised", "divergence", "endless", "trap")
 
 
 @dataclass(frozen=True, slots=True)
