@@ -18,7 +18,7 @@ from tuner.simulator import PtxError
 
 STEP_BUDGET = 100_000  # of a batch of blocks: ten times what the edge problems of a usual schedule take
 MORE_PROBLEMS = 100
-_NO_PROBLEM_TELLS = f"{MORE_PROBLEMS} problems do not tell them apart"
+NO_PROBLEM_TELLS = f"{MORE_PROBLEMS} problems do not tell them apart"
 _SEED = 1
 
 
@@ -92,7 +92,7 @@ class Judge:
             return Judged(mutant, Fate.KILLED, "assemble", str(error))
         if not verdict.is_right:
             return Judged(mutant, Fate.MISSED, *_detected(verdict))
-        return Judged(mutant, Fate.EQUIVALENT, _NO_PROBLEM_TELLS)
+        return Judged(mutant, Fate.EQUIVALENT, NO_PROBLEM_TELLS)
 
     def _same_code(self, candidate: Candidate) -> str | None:
         binary = self.assembler.assemble(candidate.emitted.ptx, candidate.emitted.arch)
