@@ -7,10 +7,11 @@ from emitters.fragments.copies import Reach, Source, Split, TileCopy, load_or_ze
 from emitters.fragments.decode import even_and_odd, look_up_eight, value_table
 from emitters.fragments.matrix import RowFragments
 from emitters.fragments.pair_order import emit_column_at
-from emitters.fragments.tile import RowTile
+from emitters.fragments.patches import Patches
+from emitters.fragments.tile import Places, RowTile
 from emitters.fragments.weave import Fill
 from emitters.gemm_operands import Block, Fragments, Ready, clamped_offset
-from emitters.ptx import R32, R64, Pred, at, vector
+from emitters.ptx import R32, R64, at, vector
 
 _PIECE = 16
 """Bytes of codes in one load: 64 of k, two slices."""
@@ -23,7 +24,7 @@ class CodeRows:
         ptx, schedule = block.ptx, block.geometry.schedule
         self.copy = TileCopy(ptx, Split(tile, block.geometry.threads, schedule.copy_bytes), block.tid)
         self.source = _source(block, source, self.copy.byte)
-        self.source.offsets.extend(_offsets(block, self.copy.rows(), [self.copy.byte]))
+        self.source.offsets.extend(_offsets(block, self.copy.rows(), self.copy.byte))
 
     def advance(self) -> None:
         self.source.advance()
@@ -44,50 +45,19 @@ def _source(block: Block, source: R64, byte: R32) -> Source:
     )
 
 
-def _offsets(block: Block, positions: Sequence[R32], columns: Sequence[R32]) -> list[R32]:
-    """Offset from the tile's first code of each row, given by its position, at each byte of a row."""
+def _offsets(block: Block, positions: Sequence[R32], byte: R32) -> list[R32]:
+    """Offset from the tile's first code of a byte of each row, which is given by its position."""
     ptx = block.ptx
     row_bytes = ptx.r("shr.u32", block.k, 2)
     last = ptx.r("sub.u32", ptx.r("sub.u32", block.n, block.n0), 1)
     rows = [emit_column_at(ptx, position) if block.geometry.paired else position for position in positions]
-    return [clamped_offset(ptx, row, last, row_bytes, byte) for row in rows for byte in columns]
-
-
-class Patches:
-    """How the threads of a block share the decoding of a tile: pieces of rows, lanes from row to row.
-
-    Attributes:
-        nbytes: Codes of one patch, bytes.
-        turns: Patches of a thread.
-        mine: Whether the thread has any, where some have not.
-        row, byte: Row and byte of the first patch.
-    """
-
-    def __init__(self, block: Block, nbytes: int) -> None:
-        ptx, schedule, threads = block.ptx, block.geometry.schedule, block.geometry.threads
-        self.nbytes = nbytes
-        self._rows = rows = schedule.tile_n
-        self._threads = threads
-        patches = rows * schedule.tile_k // 4 // nbytes
-        self.turns = max(1, patches // threads)
-        self.mine: Pred | None = None
-        patch = block.tid
-        if patches < threads:
-            self.mine = ptx.p("setp.lt.u32", patch, patches)
-            patch = ptx.r("and.b32", patch, patches - 1)
-        self.row = ptx.r("and.b32", patch, rows - 1)
-        self.byte = ptx.r("mul.lo.u32", ptx.r("shr.u32", patch, rows.bit_length() - 1), nbytes)
-
-    def moved(self, turn: int) -> tuple[int, int]:
-        """Rows and bytes by which the patch of a turn lies behind the first: bits that those do not use."""
-        pieces, row = divmod(turn * self._threads, self._rows)
-        return row, pieces * self.nbytes
+    return [clamped_offset(ptx, row, last, row_bytes, byte) for row in rows]
 
 
 class DecodedAlongK:
     """Plain codes that become s8 rows in shared memory, once a tile for the whole block.
 
-    A word of codes is sixteen neighbouring bytes of a row, one store.
+    A word of codes becomes sixteen neighbouring bytes of a row, one store. Lanes go from row to row.
     """
 
     def __init__(self, block: Block, rows: RowTile, codes: RowTile | None, source: R64) -> None:
@@ -108,9 +78,13 @@ class DecodedAlongK:
         widths = [w for w in (16, 8, 4) if w <= row_bytes] if codes is not None else [schedule.copy_bytes]
         all_bytes = schedule.tile_n * row_bytes
         width = next((w for w in widths if all_bytes // w >= geometry.threads), widths[-1])
-        self._patches = patches = Patches(block, width)
+        self._width = width
+        self._patches = patches = Patches(
+            ptx, block.tid, geometry.threads, schedule.tile_n, row_bytes // width
+        )
+        byte = ptx.r("mul.lo.u32", patches.outer, width)
         self._table = value_table(ptx, block.lane.number)
-        self._place = rows.place(ptx, patches.row, ptx.r("shl.b32", patches.byte, 2))
+        self._places = Places(ptx, rows, rows.place(ptx, patches.inner, ptx.r("shl.b32", byte, 2)))
         self._fragments = RowFragments(
             ptx,
             rows,
@@ -121,14 +95,19 @@ class DecodedAlongK:
         )
         if codes is not None:
             self.ring = CodeRows(block, codes, source)
-            self._patch = ptx.r("mad.lo.u32", patches.row, codes.stride, patches.byte)
+            self._patch = ptx.r("mad.lo.u32", patches.inner, codes.stride, byte)
         else:
-            self._direct = _source(block, source, patches.byte)
+            self._direct = _source(block, source, byte)
             for turn in range(patches.turns):
-                row, byte = patches.moved(turn)
-                position = ptx.r("add.u32", patches.row, row) if row else patches.row
-                column = ptx.r("add.u32", patches.byte, byte) if byte else patches.byte
-                self._direct.offsets.extend(_offsets(block, [position], [column]))
+                rows_on, bytes_on = self._moved(turn)
+                position = ptx.r("add.u32", patches.inner, rows_on) if rows_on else patches.inner
+                column = ptx.r("add.u32", byte, bytes_on) if bytes_on else byte
+                self._direct.offsets.extend(_offsets(block, [position], column))
+
+    def _moved(self, turn: int) -> tuple[int, int]:
+        """Rows and bytes of codes from the thread's first patch to that of a turn."""
+        row, piece = self._patches.moved(turn)
+        return row, piece * self._width
 
     def aim(self, slot: R32) -> None:
         """Following copies of codes go to `slot` of the code ring or, synchronous, to the rows at `slot`."""
@@ -141,15 +120,15 @@ class DecodedAlongK:
         return self.ring.copy.asynchronous(self.ring.source, slot_offset)
 
     def copy_now(self) -> None:
-        ptx, patches, source = self._ptx, self._patches, self._direct
-        addresses = self._addresses(self._target)
+        ptx, source = self._ptx, self._direct
+        self._aim_at_rows(self._target)
         loaded = []
-        for turn in range(patches.turns):
-            inside = source.reach.inside(4 * patches.moved(turn)[1])
-            loaded.append(load_or_zero(ptx, patches.nbytes, source.base, source.offsets[turn], inside))
+        for turn in range(self._patches.turns):
+            inside = source.reach.inside(4 * self._moved(turn)[1])
+            loaded.append(load_or_zero(ptx, self._width, source.base, source.offsets[turn], inside))
         for turn, words in enumerate(loaded):
             for number, word in enumerate(words):
-                self._store(addresses, turn, number, word)
+                self._store(turn, number, word)
 
     def advance(self) -> None:
         if self._codes is not None:
@@ -160,63 +139,48 @@ class DecodedAlongK:
 
     def decode(self, codes: R32, rows: R32) -> list[Fill]:
         """Decoding of the tile in slot `codes` of the code ring to `rows`."""
-        ptx, tile, patches = self._ptx, self._codes, self._patches
+        ptx, tile = self._ptx, self._codes
         assert tile is not None
-        words = patches.nbytes // 4
+        words, turns = self._width // 4, range(self._patches.turns)
         shape = {1: "", 2: ".v2", 4: ".v4"}[words]
-        addresses: dict[int, R32] = {}
-        raw = [ptx.new_rs(words) for _ in range(patches.turns)]
+        raw = [ptx.new_rs(words) for _ in turns]
         source = ptx.new_r()
 
         def start() -> None:
             ptx.op("add.u32", source, codes, self._patch)
-            addresses.update(self._addresses(rows))
+            self._aim_at_rows(rows)
 
         def load(turn: int) -> None:
-            row, byte = patches.moved(turn)
+            row, byte = self._moved(turn)
             operand = raw[turn][0] if words == 1 else vector(raw[turn])
             ptx.op(f"ld.shared{shape}.b32", operand, at(source, row * tile.stride + byte))
 
         def store(turn: int, number: int) -> None:
-            self._store(addresses, turn, number, raw[turn][number])
+            self._store(turn, number, raw[turn][number])
 
-        turns = range(patches.turns)
         return [
             Fill(start),
             *(Fill(partial(load, turn)) for turn in turns),
             *(Fill(partial(store, turn, number)) for turn in turns for number in range(words)),
         ]
 
-    def _moved(self, turn: int, number: int) -> tuple[int, int]:
-        """Where word `number` of a turn's patch goes, from the thread's first: what the swizzle turns, and
-        the distance."""
-        row, byte = self._patches.moved(turn)
-        byte = 4 * byte + 16 * number
-        flip = self._rows.flip(row)
-        if self._rows.swizzle:
-            return flip ^ byte, row * self._rows.stride
-        return 0, row * self._rows.stride + byte
+    def _target_of(self, turn: int, number: int) -> tuple[int, int]:
+        """Row and byte where word `number` of a turn's patch goes, from where the thread's first goes."""
+        row, byte = self._moved(turn)
+        return row, 4 * byte + 16 * number
 
-    def _addresses(self, rows: R32) -> dict[int, R32]:
-        """The thread's address in the rows at `rows`, one for every way in which the swizzle turns it."""
-        ptx, turned = self._ptx, {}
-        for turn in range(self._patches.turns):
-            for number in range(self._patches.nbytes // 4):
-                flip, _ = self._moved(turn, number)
-                if flip not in turned:
-                    place = ptx.r("xor.b32", self._place, flip) if flip else self._place
-                    turned[flip] = ptx.r("add.u32", rows, place)
-        return turned
+    def _aim_at_rows(self, rows: R32) -> None:
+        turns, numbers = range(self._patches.turns), range(self._width // 4)
+        self._places.aim(rows, [self._target_of(turn, number) for turn in turns for number in numbers])
 
-    def _store(self, addresses: dict[int, R32], turn: int, number: int, codes: R32) -> None:
+    def _store(self, turn: int, number: int, codes: R32) -> None:
         ptx = self._ptx
         values = ptx.new_rs(4)
         even, odd = even_and_odd(ptx, codes)
         look_up_eight(ptx, self._table, even, odd, values[0], values[1])
         even, odd = ptx.r("shr.u32", even, 16), ptx.r("shr.u32", odd, 16)
         look_up_eight(ptx, self._table, even, odd, values[2], values[3])
-        flip, distance = self._moved(turn, number)
-        store_shared(ptx, at(addresses[flip], distance), values, self._patches.mine)
+        store_shared(ptx, self._places.at(*self._target_of(turn, number)), values, self._patches.mine)
 
     def open(self, slot: R32) -> None:
         self._fragments.open(slot)
