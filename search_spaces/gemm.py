@@ -1,11 +1,13 @@
 """The search spaces of the forward GEMM family."""
 
+from dataclasses import replace
+
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
 from emitters.gemm_rules import DENSE, TERNARY, rules
-from emitters.gemm_schedule import DenseSchedule, GemmSchedule
+from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
 from emitters.target import WARP, Target
 from search_spaces.gemm_family import CODES, from_rules, parameters, preferences
-from search_spaces.space import Constraint, Space
+from search_spaces.space import Constraint, Service, Space
 
 
 def ternary_gemm_s8_space(target: Target) -> Space:
@@ -15,6 +17,7 @@ def ternary_gemm_s8_space(target: Target) -> Space:
         parameters=parameters(CODES),
         constraints=(*from_rules(rules(GemmSchedule)), *preferences(TERNARY, _copies_of_codes())),
         target=target,
+        service=Service(("copy_bytes", "weight_layout"), _served),
     )
 
 
@@ -26,6 +29,11 @@ def gemm_s8_space(target: Target) -> Space:
         constraints=(*from_rules(rules(DenseSchedule)), *preferences(DENSE, _copies_of_rows())),
         target=target,
     )
+
+
+def _served(copy_bytes: int, weight_layout: str) -> str:
+    schedule = replace(TERNARY_GEMM_S8.baseline, copy_bytes=copy_bytes, weight_layout=weight_layout)
+    return Geometry(schedule).valid
 
 
 def _copies_of_codes() -> Constraint:

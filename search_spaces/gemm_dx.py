@@ -1,10 +1,12 @@
 """The search space of `hslm_dx_s8`: the forward kernel's parameters, with codes along k."""
 
+from dataclasses import replace
+
 from emitters.gemm_dx import HSLM_DX_S8
-from emitters.gemm_dx_schedule import DX, DX_RULES
+from emitters.gemm_dx_schedule import DX, DX_RULES, DxGeometry
 from emitters.target import WARP, Target
 from search_spaces.gemm_family import CODES, from_rules, parameters, preferences
-from search_spaces.space import Constraint, Space
+from search_spaces.space import Constraint, Service, Space
 
 
 def hslm_dx_s8_space(target: Target) -> Space:
@@ -14,7 +16,13 @@ def hslm_dx_s8_space(target: Target) -> Space:
         parameters=parameters(CODES),
         constraints=(*from_rules(DX_RULES), *preferences(DX, _COPIES)),
         target=target,
+        service=Service(("copy_bytes", "weight_layout"), _served),
     )
+
+
+def _served(copy_bytes: int, weight_layout: str) -> str:
+    schedule = replace(HSLM_DX_S8.baseline, copy_bytes=copy_bytes, weight_layout=weight_layout)
+    return DxGeometry(schedule).valid
 
 
 def _few_copies(n: int, wm: int, wn: int, k: int, width: int, layout: str, _: Target) -> bool:

@@ -3,7 +3,7 @@
 from emitters.rmsnorm import RmsNormSchedule
 from emitters.target import Target
 from search_spaces.gemv import registers_fit
-from search_spaces.space import Constraint, Parameter, Space
+from search_spaces.space import Constraint, Parameter, Service, Space
 
 LONG_ROW = 14336
 LONGEST_CHAIN = 256
@@ -24,7 +24,11 @@ PARAMETERS = (
 
 def rmsnorm_space(target: Target) -> Space:
     """Every valid schedule of `rmsnorm` on a target."""
-    return Space("rmsnorm", PARAMETERS, _CONSTRAINTS, target)
+    return Space("rmsnorm", PARAMETERS, _CONSTRAINTS, target, service=Service(("vector",), _served))
+
+
+def _served(vector: int) -> str:
+    return RmsNormSchedule(1, 1, vector, 1, 0, 1).valid
 
 
 def _chain(warps: int, warps_per_row: int, vector: int, unroll: int, hold: int, splits: int) -> int:

@@ -5,8 +5,9 @@ so impossible branches are never entered. What comes out is a matrix of level in
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from blake3 import blake3
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from emitters.kernel import ParameterValue, canonical_json
 from emitters.target import Target
+from results.expression import evaluate
 
 
 class SpaceError(ValueError):
@@ -60,6 +62,19 @@ class Constraint:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Which problems a schedule may serve, where that is not all.
+
+    Attributes:
+        parameters: The parameters that decide it.
+        formula: Called with their values in that order: what the plan of such a schedule has as `valid`.
+    """
+
+    parameters: tuple[str, ...]
+    formula: Callable[..., str]
+
+
 @dataclass(frozen=True)
 class Space:
     """The schedules of one kernel for one target.
@@ -69,12 +84,35 @@ class Space:
         parameters: In the order in which the enumeration binds them.
         constraints: All must hold.
         target: Its limits are what constraints look at.
+        service: Which problems its schedules may serve; None where every one serves every problem.
     """
 
     kernel: str
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...]
     target: Target
+    service: Service | None = field(default=None, kw_only=True)
+
+    def serving(self, sizes: Mapping[str, int]) -> "Space":
+        """This space without the schedules that cannot serve a problem; itself where all can.
+
+        Args:
+            sizes: The problem's, by name.
+        """
+        if self.service is None:
+            return self
+        formula = self.service.formula
+        levels = [self.parameters[self.names.index(name)].values for name in self.service.parameters]
+        if all(evaluate(formula(*values), sizes) for values in product(*levels)):
+            return self
+        problem = "x".join(map(str, sizes.values()))
+        rule = Constraint(
+            "problem",
+            self.service.parameters,
+            lambda *values: bool(evaluate(formula(*values[:-1]), sizes)),
+            f"such a schedule cannot serve the problem {problem}, whose rows are not aligned for it",
+        )
+        return replace(self, constraints=(*self.constraints, rule))
 
     @cached_property
     def names(self) -> tuple[str, ...]:

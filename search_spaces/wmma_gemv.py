@@ -4,7 +4,7 @@ from emitters.fragments.wmma import SHAPES
 from emitters.target import Target
 from emitters.wmma_gemv_schedule import MMA, WmmaGemvSchedule
 from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
-from search_spaces.space import Constraint, Parameter, Space
+from search_spaces.space import Constraint, Parameter, Service, Space
 
 PARAMETERS = (
     Parameter("instruction", (MMA, *SHAPES), "nominal", "mma.m16n8k16, or wmma of 16 or 32 rows"),
@@ -21,8 +21,16 @@ PARAMETERS = (
 def wmma_gemv_space(target: Target) -> Space:
     """Every valid schedule of `wmma_gemv` on a target."""
     return Space(
-        "wmma_gemv", PARAMETERS, (*walk_constraints("tiles", lambda _tiles: 1), *_CONSTRAINTS), target
+        "wmma_gemv",
+        PARAMETERS,
+        (*walk_constraints("tiles", lambda _tiles: 1), *_CONSTRAINTS),
+        target,
+        service=Service(("instruction", "tiles"), _served),
     )
+
+
+def _served(instruction: str, tiles: int) -> str:
+    return WmmaGemvSchedule(instruction, tiles, 1, 1, 1, 4, 0, 1, 1, 1).valid
 
 
 def _fits_shared(

@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "values": set(),
     "results": {"values"},
     "emitters": {"values"},
-    "spaces": {"emitters"},
+    "spaces": {"values", "emitters"},
     "simulator": set(),
     "tools": set(),
     "assembler": {"emitters"},
@@ -59,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "samplers": {"values", "spaces", "tools", "model"},
     "baselines": {"values", "emitters", "devices"},
     "pipeline": {"values", "emitters", "spaces", "assembler", "simulator", "devices"},
-    "mutation": {"values", "emitters", "simulator", "pipeline"},
+    "mutation": {"values", "emitters", "spaces", "tools", "assembler", "simulator", "devices", "pipeline"},
     "study": set(LAYERS) - {"commands"},
     "commands": set(LAYERS),
 }

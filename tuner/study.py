@@ -136,6 +136,7 @@ class Tuning:
                 return Ending.INTERRUPTED
             finally:
                 self._give_up()
+                self._read_others()
 
     def _open_study(self, stack: ExitStack) -> None:
         request = self._request
@@ -360,6 +361,11 @@ class Tuning:
             process=os.getpid(),
             started_at=flight.started_at,
         )
+
+    def _read_others(self) -> None:
+        """The rows of other processes that took part, for whoever asks for `rows` in the end."""
+        if any(trial.number not in self._rows for trial in self._ledger.trials()):
+            self._rows = {row.number: row for row in self._read_rows()}
 
     def _give_up(self) -> None:
         """Take back the marks of candidates that were at the device when the run was stopped on purpose."""

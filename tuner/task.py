@@ -36,7 +36,7 @@ class Task:
         kernel: Its table entry.
         problem: Whose time is the objective.
         device: Verifies and times.
-        space: Of the kernel for the device's target.
+        space: Of the kernel for the device's target, less what cannot serve the problem.
         key: What has to agree for two trials to be comparable.
         baseline: The hand-written schedule's number in the valid set; None where it is ruled out.
     """
@@ -64,7 +64,7 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
     kernel = kernel_named(kernel_name)
     problem = kernel.default_problem if shape is None else kernel.spec.parse_problem(shape)
     device = _device(device_name, arch_name)
-    space = space_for(kernel.id, device.target)
+    space = space_for(kernel.id, device.target).serving(problem.sizes)
     key = StudyKey(
         kernel=kernel.id,
         semantic_hash=kernel.spec.semantic_hash,
@@ -75,7 +75,7 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
         objective=OBJECTIVE,
         space_hash=space.hash,
     )
-    return Task(kernel, problem, device, space, key, _baseline(kernel, problem, device, space))
+    return Task(kernel, problem, device, space, key, _baseline(kernel, space))
 
 
 def _device(name: str | None, arch_name: str | None) -> Device:
@@ -97,13 +97,11 @@ def _device(name: str | None, arch_name: str | None) -> Device:
     return device
 
 
-def _baseline(kernel: Kernel[Any], problem: Problem, device: Device, space: Space) -> int | None:
+def _baseline(kernel: Kernel[Any], space: Space) -> int | None:
     try:
-        number = space.index(schedule_values(kernel.baseline))
+        return space.index(schedule_values(kernel.baseline))
     except SpaceError:
         return None
-    plan = kernel.emit(kernel.baseline, device.target).plan
-    return number if plan.is_valid(problem.sizes) else None
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_two_runs_of_one_study_share_the_work(tmp_path: Path) -> None:
     shares = [sum(row.process == run.pid for row in rows.values()) for run in runs]
     assert sum(shares) == len(rows)
     assert min(shares) >= 5
-    assert all("60 trials" in stdout for stdout, _ in said)
+    assert all(": 60 trials, 0 failed" in stdout for stdout, _ in said)
 
 
 def test_what_a_killed_run_had_in_flight_is_done_by_the_other(tmp_path: Path) -> None:

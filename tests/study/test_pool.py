@@ -30,12 +30,13 @@ def reports_of(pool: Pool, count: int) -> dict[int, Report]:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Whether a process or a thread of it runs; one that has ended and waits to be collected does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
+    return state != "Z" or threads > 1
 
 
 def wait_until_gone(pid: int) -> bool:
