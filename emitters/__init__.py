@@ -12,6 +12,8 @@ from typing import Any
 
 from emitters.affine import AFFINE_F32
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
+from emitters.gemm_dw import HSLM_DW_S8
+from emitters.gemm_dx import HSLM_DX_S8
 from emitters.kernel import Kernel
 from emitters.q4k_gemv import Q4K_GEMV
 from emitters.q4k_soa_wmma import Q4K_SOA_WMMA
@@ -25,6 +27,8 @@ ENTRY_POINT_GROUP = "tune.kernels"
 _OWN: tuple[Kernel[Any], ...] = (
     TERNARY_GEMM_S8,
     GEMM_S8,
+    HSLM_DX_S8,
+    HSLM_DW_S8,
     AFFINE_F32,
     RMSNORM,
     Q4K_GEMV,

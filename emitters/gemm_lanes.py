@@ -50,3 +50,16 @@ def grouped(fragments: int, exchange: bool) -> LanePart:
     held = [(fragment, element) for element in (0, 1) for fragment in range(fragments)]
     runs = tuple((first, tuple(held[first : first + 4])) for first in range(0, 2 * fragments, 4))
     return LanePart(1, 2 * fragments, runs, exchange)
+
+
+def alternating(fragments: int) -> LanePart:
+    """Rows and columns in the order of `emitters.fragments.transposed`: halves of a fragment alternate row by
+    row, two fragments column by column."""
+    return LanePart(
+        2,
+        4,
+        tuple(
+            (8 * first, ((first, 0), (first + 1, 0), (first, 1), (first + 1, 1)))
+            for first in range(0, fragments, 2)
+        ),
+    )

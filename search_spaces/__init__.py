@@ -7,6 +7,8 @@ from emitters import ENTRY_POINT_GROUP
 from emitters.target import Target
 from search_spaces.affine import affine_f32_space
 from search_spaces.gemm import gemm_s8_space, ternary_gemm_s8_space
+from search_spaces.gemm_dw import hslm_dw_s8_space
+from search_spaces.gemm_dx import hslm_dx_s8_space
 from search_spaces.q4k_gemv import q4k_gemv_space
 from search_spaces.q4k_soa_wmma import q4k_soa_wmma_space
 from search_spaces.q6k_gemv import q6k_gemv_space
@@ -18,6 +20,8 @@ from search_spaces.wmma_gemv import wmma_gemv_space
 _OWN: dict[str, Callable[[Target], Space]] = {
     "ternary_gemm_s8": ternary_gemm_s8_space,
     "gemm_s8": gemm_s8_space,
+    "hslm_dx_s8": hslm_dx_s8_space,
+    "hslm_dw_s8": hslm_dw_s8_space,
     "affine_f32": affine_f32_space,
     "rmsnorm": rmsnorm_space,
     "q4k_gemv": q4k_gemv_space,
