@@ -1,8 +1,8 @@
 """cp.async.bulk between global and shared memory, without tensor maps (PTX ISA 9.7.9.25.4 and following).
 
 A copy to shared memory is poison and in flight until an mbarrier has counted its bytes: it lands when a wait
-on that mbarrier succeeds, for those that wait. A copy to global memory reads shared memory until `wait_group`;
-what it writes is there at once, as the write of its thread.
+on that mbarrier succeeds, for those that wait. A copy to global memory goes on reading shared memory until
+`wait_group`, and what it writes is there at once, as the write of its thread.
 """
 
 from __future__ import annotations

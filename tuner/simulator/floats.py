@@ -55,9 +55,9 @@ def lanewise(scalar: Scalar, function: Function, count: int) -> Compute:
         plain = function
 
         def function(*words: Lanes) -> Lanes:
-            low = plain(*((word & np.uint32(0xFFFF)).astype(np.uint16) for word in words))
-            high = plain(*((word >> np.uint32(16)).astype(np.uint16) for word in words))
-            return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
+            halves = (np.ascontiguousarray(word).view(np.uint16).reshape(*word.shape, 2) for word in words)
+            packed: Lanes = np.ascontiguousarray(plain(*halves)).view(np.uint32)[..., 0]
+            return packed
 
     if count == 1:
 
@@ -99,12 +99,15 @@ def float_binary(opcode: Opcode) -> Compute:
         return lanewise(scalar, _single(name, flush, saturate), 2)
     if one.name == "f64":
         return lanewise(scalar, _double(name, mode), 2)
+    exact_sum = one.name == "f16"  # all f16 values are multiples of 2**-24 below 2**17: float64 holds sums
 
     def function(x: Lanes, y: Lanes) -> Lanes:
         a, b = read(x, one, flush), read(y, one, flush)
-        exact = a * b if name == "mul" else add_exact(a, b if name == "add" else -b)
+        if name == "sub":
+            b = -b
+        exact = a * b if name == "mul" else a + b if exact_sum else add_exact(a, b)
         if mode == "rm" and name != "mul":
-            exact = _negative_zero(exact, a, b if name == "add" else -b)
+            exact = _negative_zero(exact, a, b)
         return write(exact, one, mode, flush, saturate)
 
     return lanewise(scalar, function, 2)

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator.rounding import read
+from tuner.simulator.scalar_types import F16
+
 LARGEST = {"s8": 128, "u8": 255, "s4": 8, "u4": 15, "b1": 1}
 
 
@@ -24,7 +27,7 @@ def operand_values(data: NDArray[np.uint8], name: str) -> NDArray[Any]:
     if name == "u8":
         return data.astype(np.float32)
     if name == "f16":
-        return data.view(np.float16).astype(np.float64)
+        return read(data.view(np.uint16), F16)
     if name == "bf16":
         return (data.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if name in ("tf32", "f32"):

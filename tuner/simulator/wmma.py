@@ -27,8 +27,9 @@ from tuner.simulator.instructions import (
     instruction,
 )
 from tuner.simulator.loads_stores import lane_addresses, windows
-from tuner.simulator.memory import SHARED_WINDOW, Index
-from tuner.simulator.scalar_types import SCALARS, U32
+from tuner.simulator.memory import ELEMENTS, SHARED_WINDOW, Index
+from tuner.simulator.rounding import read
+from tuner.simulator.scalar_types import F16, SCALARS, U32
 from tuner.simulator.tensor_sums import accumulate, add_integers
 
 if TYPE_CHECKING:
@@ -111,9 +112,7 @@ def wmma(opcode: Opcode) -> Recipe:
 def _bind_access(site: Site, held: Fragment, layout: str, space: str, loads: bool) -> Closure:
     if len(site.operands) not in (2, 3):
         raise site.error("wmma.load and .store take a vector, an address and an optional stride")
-    registers, address = site.operands[:2] if loads else (site.operands[1], site.operands[0])
-    if not loads:
-        registers = site.operands[1]
+    registers, address = site.operands[:2] if loads else site.operands[1::-1]
     base, offset = site.address(address)
     stride = site.source(site.operands[2], U32) if len(site.operands) == 3 else None
     scalar = SCALARS[f"b{held.register_bits}"]
@@ -123,31 +122,83 @@ def _bind_access(site: Site, held: Fragment, layout: str, space: str, loads: boo
         site.widths.append(("shared", held.nbytes))
     if not loads and space != "shared":
         site.widths.append(("global", held.nbytes))
-    usual = held.width if layout == "row" else held.height
+    tile = _Tile.of(held, layout)
 
     def run(r: Registers, s: Batch) -> None:
-        leading = r[stride].astype(np.int64) if stride is not None else np.full((1, 1), usual, np.int64)
+        usual = np.full((1, 1), tile.length, np.int64)
+        leading = r[stride].astype(np.int64) if stride is not None else usual
         start = _uniform(lane_addresses(r, base, offset), s, site)
         _check_rows(s, site, held, start, leading)
-        for number in range(held.registers):
-            word: Any = 0
-            for part in range(held.packing):
-                slot = number * held.packing + part
-                row, column = (
-                    np.tile(place[:, slot], s.warps)[None, :] for place in (held.rows, held.columns)
-                )
-                cell = row * leading + column if layout == "row" else column * leading + row
-                where = start + cell * held.nbytes
-                if loads:
-                    loaded = _load(s, where, held.nbytes, site, space).astype(scalar.storage)
-                    word = word | (loaded << scalar.storage.type(8 * held.nbytes * part))
-                else:
-                    bits = r[slots[number]] >> scalar.storage.type(8 * held.nbytes * part)
-                    _store(s, where, bits.astype(f"u{held.nbytes}"), site, space)
-            if loads:
-                s.write(r, slots[number], word)
+        if loads:
+            words = scatter(s, held, tile.load(s, site, space, start, leading))
+            for slot, word in zip(slots, words, strict=True):
+                s.write(r, slot, word)
+        else:
+            tile.store(s, site, space, start, leading, gather(s, held, [r[slot] for slot in slots]))
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """How a matrix lies in memory: `lines` of `length` elements, accessed in pieces of `piece` bytes."""
+
+    lines: int
+    length: int
+    nbytes: int
+    piece: int
+    turned: bool
+
+    @classmethod
+    def of(cls, held: Fragment, layout: str) -> _Tile:
+        turned = layout == "col"
+        lines, length = (held.width, held.height) if turned else (held.height, held.width)
+        return cls(lines, length, held.nbytes, min(16, length * held.nbytes), turned)
+
+    @property
+    def pieces(self) -> int:
+        return self.lines * self.length * self.nbytes // self.piece
+
+    def rounds(self, s: Batch, start: Index, leading: Index) -> list[tuple[Index, Any]]:
+        """Return (addresses (R, T), lanes that take part) of accesses that cover the matrix of each warp."""
+        a_line = self.length * self.nbytes // self.piece
+        found = []
+        for first in range(0, self.pieces, 32):
+            number = first + np.tile(np.arange(32, dtype=np.int64), s.warps)[None, :]
+            there = number < self.pieces
+            number = np.minimum(number, self.pieces - 1)
+            address = start + (number // a_line) * leading * self.nbytes + (number % a_line) * self.piece
+            lanes = s.mask
+            if not there.all():
+                lanes = there if s.mask is None else s.mask & there
+            found.append((address, lanes))
+        return found
+
+    def load(self, s: Batch, site: Site, space: str, start: Index, leading: Index) -> NDArray[Any]:
+        """Return the matrices of all warps as bits, (R, W, height, width)."""
+        parts = [
+            _load(s, where, self.piece, site, space, lanes) for where, lanes in self.rounds(s, start, leading)
+        ]
+        rows = max(len(part) for part in parts)
+        joined = np.stack([np.broadcast_to(part, (rows, s.threads)) for part in parts], 1)
+        by_warp = joined.reshape(rows, len(parts), s.warps, 32).swapaxes(1, 2).reshape(rows, s.warps, -1)
+        elements = np.ascontiguousarray(by_warp[:, :, : self.pieces]).view(f"u{self.nbytes}")
+        matrix = elements.reshape(rows, s.warps, self.lines, self.length)
+        return matrix.swapaxes(2, 3) if self.turned else matrix
+
+    def store(
+        self, s: Batch, site: Site, space: str, start: Index, leading: Index, matrix: NDArray[Any]
+    ) -> None:
+        """Store the matrices of all warps, bits (R, W, height, width)."""
+        lines = np.ascontiguousarray(matrix.swapaxes(2, 3) if self.turned else matrix)
+        rows = len(lines)
+        pieces = lines.reshape(rows, s.warps, -1).view(ELEMENTS[self.piece])
+        rounds = self.rounds(s, start, leading)
+        padded = np.zeros((rows, s.warps, 32 * len(rounds)), pieces.dtype)
+        padded[:, :, : self.pieces] = pieces
+        for number, (where, lanes) in enumerate(rounds):
+            values = padded[:, :, 32 * number : 32 * number + 32].reshape(rows, s.threads)
+            _store(s, where, values, site, space, lanes)
 
 
 def _uniform(address: Index, s: Batch, site: Site) -> Index:
@@ -173,26 +224,27 @@ def _check_rows(s: Batch, site: Site, held: Fragment, start: Index, leading: Ind
             s.fault("misaligned", message, site, lanes)
 
 
-def _load(s: Batch, address: Index, nbytes: int, site: Site, space: str) -> NDArray[Any]:
-    if space == "shared":
-        return load_shared(s, address, nbytes, site, s.mask)
+def _load(s: Batch, address: Index, nbytes: int, site: Site, space: str, lanes: Any) -> NDArray[Any]:
     if space == "generic":
-        for window, lanes in windows(s, address):
-            if window == 1:
-                return load_shared(s, address - SHARED_WINDOW, nbytes, site, lanes)
-    return load_global(s, address, nbytes, site, s.mask, s.counters.global_loads)
+        space, address = _resolved(s, address)
+    if space == "shared":
+        return load_shared(s, address, nbytes, site, lanes)
+    return load_global(s, address, nbytes, site, lanes, s.counters.global_loads)
 
 
-def _store(s: Batch, address: Index, values: NDArray[Any], site: Site, space: str) -> None:
-    if space == "shared":
-        store_shared(s, address, values, site, s.mask)
-        return
+def _store(s: Batch, address: Index, values: NDArray[Any], site: Site, space: str, lanes: Any) -> None:
     if space == "generic":
-        for window, lanes in windows(s, address):
-            if window == 1:
-                store_shared(s, address - SHARED_WINDOW, values, site, lanes)
-                return
-    store_global(s, address, values, site, s.mask)
+        space, address = _resolved(s, address)
+    if space == "shared":
+        store_shared(s, address, values, site, lanes)
+    else:
+        store_global(s, address, values, site, lanes)
+
+
+def _resolved(s: Batch, address: Index) -> tuple[str, Index]:
+    """Return the state space that generic addresses of fragments lie in; one for the whole batch."""
+    in_shared = any(window == 1 for window, _ in windows(s, address))
+    return ("shared", address - SHARED_WINDOW) if in_shared else ("global", address)
 
 
 def _mma(opcode: Opcode) -> Recipe:
@@ -227,7 +279,7 @@ def _mma(opcode: Opcode) -> Recipe:
 
         def run(r: Registers, s: Batch) -> None:
             x, y, z = (
-                gather(s, held, [r[slot] for slot in chosen])
+                numbers(gather(s, held, [r[slot] for slot in chosen]), held.type)
                 for held, chosen in zip((a, b, c), slots, strict=True)
             )
             result = _product(x, y, z, a.type, c.type, d.type, clamp)
@@ -240,7 +292,7 @@ def _mma(opcode: Opcode) -> Recipe:
 
 
 def gather(s: Batch, held: Fragment, words: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return the matrix (R, W, height, width) that fragments hold, as numbers."""
+    """Return the matrix (R, W, height, width) of element bits that fragments hold."""
     rows = max(len(word) for word in words)
     dtype = words[0].dtype
     stacked = np.empty((rows, s.threads, held.registers), dtype)
@@ -249,13 +301,13 @@ def gather(s: Batch, held: Fragment, words: list[NDArray[Any]]) -> NDArray[Any]:
     cells = stacked.view(f"u{held.nbytes}").reshape(rows, s.warps, 32, -1)
     matrix = np.empty((rows, s.warps, held.height, held.width), cells.dtype)
     matrix[:, :, held.rows, held.columns] = cells
-    return numbers(matrix, held.type)
+    return matrix
 
 
 def numbers(bits: NDArray[Any], name: str) -> NDArray[Any]:
     """View matrix elements as numbers that can be multiplied: float64, or float32 for integers."""
     if name == "f16":
-        return bits.view(np.float16).astype(np.float64)
+        return read(bits, F16)
     if name == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if name == "tf32":
