@@ -23,7 +23,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "samplers": ("tuner.samplers",),
     "baselines": ("tuner.baselines", "tuner.library_calls"),
     "pipeline": ("tuner.pipeline", "tuner.gate"),
-    "mutation": ("tuner.mutation",),
     "study": (
         "tuner.study",
         "tuner.task",
@@ -41,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tuner.promote",
         "tuner.freezing",
         "tuner.doctor",
+        "tuner.mutation",
     ),
     "commands": ("tuner.cli", "tuner.commands"),
 }
@@ -59,7 +59,6 @@ ALLOWED: dict[str, set[str]] = {
     "samplers": {"values", "spaces", "tools", "model"},
     "baselines": {"values", "emitters", "devices"},
     "pipeline": {"values", "emitters", "spaces", "assembler", "simulator", "devices"},
-    "mutation": {"values", "emitters", "spaces", "tools", "assembler", "simulator", "devices", "pipeline"},
     "study": set(LAYERS) - {"commands"},
     "commands": set(LAYERS),
 }

@@ -207,7 +207,7 @@ def _serve(pipe: Connection, perform: Perform) -> None:
     while True:
         try:
             job = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):  # closed; reset, if it was closed with an answer unread
             return
         try:
             answer: tuple[bool, Any] = (False, perform(job))
@@ -215,7 +215,7 @@ def _serve(pipe: Connection, perform: Perform) -> None:
             answer = (True, f"{type(error).__name__}: {error}")
         try:
             pipe.send(answer)
-        except BrokenPipeError:
+        except OSError:
             return
         except Exception as error:
             pipe.send((True, f"the result cannot be sent: {type(error).__name__}: {error}"))
