@@ -128,7 +128,7 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
     across = [range(32, share + 1, 16) for share in (geometry.warp_m, geometry.warp_n)]
     for number, length in enumerate(rows):
         m, n = (sizes[number % len(sizes)] if sizes else 16 for sizes in across)
-        shapes.append((m, n, length))
+        shapes.append((s.tile_m + m, n, length))
     return tuple(SPEC.problem(*shape) for shape in shapes)
 
 
