@@ -150,7 +150,7 @@ def resource(opcode: Opcode) -> Recipe:
     return Effect(nothing, "hint")
 
 
-@instruction("nanosleep", "pragma", "prefetch", "prefetchu", "applypriority")
+@instruction("nanosleep", "prefetch", "prefetchu", "applypriority")
 def hint(opcode: Opcode) -> Recipe:
     """Changes nothing that a program can see, but a loop around a sleep waits for somebody."""
     opcode.modifiers.clear()

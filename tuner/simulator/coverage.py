@@ -19,3 +19,6 @@ import tuner.simulator.permutations
 import tuner.simulator.warps
 import tuner.simulator.wgmma
 import tuner.simulator.wmma  # noqa: F401
+from tuner.simulator.instructions import covered_instructions
+
+__all__ = ["covered_instructions"]
