@@ -19,6 +19,7 @@ from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.start import free_sample, most_different
+from tuner.samplers.stopping import FEWEST_TRIALS, assurance
 from tuner.samplers.target import ranked
 
 _FIRST_FIT = 5
@@ -76,13 +77,35 @@ class AutoCore:
         model = self._model_for(past)
         model.look(past, self._points)
         scores = model.scores(past.times_us)
-        free = np.ones(len(self._levels), dtype=np.bool_)
-        free[taken] = False
-        scores[~free[model.candidates]] = -np.inf
+        scores[~self._free(taken)[model.candidates]] = -np.inf
         best = int(np.argmax(scores))
         if scores[best] == -np.inf:
             return int(free_sample(len(self._levels), taken, 1, rng)[0])
         return int(model.candidates[best])
+
+    def assurance(self, past: Past) -> float:
+        """The estimated probability, 0..1, that the best trial is within a hundredth of the optimum's time.
+
+        Raised by nothing but evidence: a few trials give 0, and having tried everything gives 1.
+        """
+        free = self._free(past.schedules)
+        if not free.any():
+            return 1.0
+        if len(past.schedules) < FEWEST_TRIALS or not np.isfinite(past.times_us).any():
+            return 0.0
+        model = self._model_for(past)
+        model.look(past, self._points)
+        means, spreads, targets = model.beliefs_given(past.times_us)
+        among = free[model.candidates]
+        share = among.sum() / free.sum()
+        if share == 0:
+            return 0.0
+        return assurance(means[among], spreads[among], targets, float(share))
+
+    def _free(self, taken: Indices) -> NDArray[np.bool_]:
+        free = np.ones(len(self._levels), dtype=np.bool_)
+        free[taken] = False
+        return free
 
     def _first(self, taken: Indices, rng: np.random.Generator) -> int:
         """A schedule to begin with: what hints say is best, a few times, and then what is most different."""
@@ -175,17 +198,23 @@ class _Model:
             self.beliefs.observe(points(wanted[kept:]))
         self.seen = wanted.tolist()
 
+    def beliefs_given(self, times_us: Floats) -> tuple[Floats, Floats, Floats]:
+        """Means and spreads at the candidates, and the targets of all finished trials, given their times."""
+        targets = ranked(times_us)
+        return self.beliefs.means(targets[self._observed(len(targets))]), self.beliefs.spreads(), targets
+
+    def _observed(self, finished: int) -> NDArray[np.intp]:
+        return np.concatenate([self.learned, np.arange(len(self.schedules), finished)])
+
     def scores(self, times_us: Floats) -> Floats:
         """How promising each candidate is, shape (candidates,), given the times of all finished trials.
 
         A failure counts twice: as the worst time, and as a failure, whose chance is carried to the candidates
         by the covariance that the times taught.
         """
-        targets = ranked(times_us)
-        observed = np.concatenate([self.learned, np.arange(len(self.schedules), len(times_us))])
-        means, spreads = self.beliefs.means(targets[observed]), self.beliefs.spreads()
+        means, spreads, targets = self.beliefs_given(times_us)
         gain = expected_improvement(means, spreads, float(targets.min()))
-        failed = np.isnan(times_us[observed]).astype(np.float64)
+        failed = np.isnan(times_us[self._observed(len(times_us))]).astype(np.float64)
         if not failed.any():
             return gain
         usual = failed.mean()

@@ -41,6 +41,10 @@ class Covariance:
         main, pair, whole, noise = map(float, values[-VARIANCES:])
         return cls(values[:-VARIANCES], main, pair, whole, noise)
 
+    def pack(self) -> Floats:
+        """The inverse of `unpack`."""
+        return np.log([*self.lengths, self.main, self.pair, self.whole, self.noise])
+
     @property
     def variance(self) -> float:
         """Of one value before anything is known, without noise."""

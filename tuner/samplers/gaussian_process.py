@@ -25,6 +25,12 @@ class Prior:
 
     Measured on recorded spaces (docs/search.md): pairs weigh most, and a length of 1.4 times a parameter's
     whole range says that most parameters matter little or gently.
+
+    Attributes:
+        length, main, pair, whole, noise: Medians, by their names in `Covariance`.
+        log_spread: Standard deviation of the log of each number.
+        learned: Logs of all medians as `Covariance.unpack` takes them, where something better is known than
+            the above; `transfer` learns them from other studies.
     """
 
     length: float = 1.4
@@ -33,9 +39,16 @@ class Prior:
     whole: float = 0.1
     noise: float = 0.01
     log_spread: float = 1.0
+    learned: tuple[float, ...] | None = None
 
     def logs(self, columns: int) -> Floats:
         """Logs of the medians as `Covariance.unpack` takes them, shape (columns + 4,)."""
+        if self.learned is not None:
+            if len(self.learned) != columns + VARIANCES:
+                raise ValueError(
+                    f"a learned prior must have {columns + VARIANCES} numbers, got {len(self.learned)}"
+                )
+            return np.array(self.learned)
         return np.log([*[self.length] * columns, self.main, self.pair, self.whole, self.noise])
 
 

@@ -1,24 +1,30 @@
 """What other studies of the same kernel teach: on another GPU, for another problem, or an earlier version.
 
-Each becomes a hint, a prediction for every schedule of the new space. How much it is worth is for the new
-study's own results to say, so a source that misleads costs a few trials and no more.
+From each source comes a hint, a prediction for every schedule, whose worth the new study's own results
+decide; and from all of them how strongly each parameter matters, as the prior of the numbers. A source
+that misleads costs a few trials: few schedules are taken from it, and its hint fades.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from results.trial import ParameterValue
 from search_spaces.space import Space, SpaceError
 from tuner.samplers.coordinates import Coordinates, Floats, Indices, Singles
+from tuner.samplers.covariance import Covariance
 from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint
 from tuner.samplers.target import ranked
 
 _MOST_LEARNED = 400
-_AT_ONCE = 20_000  # schedules that are predicted in one go: bounds memory
-_FEWEST = 5
+_MOST_FITTED = 200
+_AT_ONCE = 10_000  # schedules that are predicted in one go: bounds memory
+_FEWEST = 20
 _WEIGHT, _SPREAD = 0.8, 0.5
+_LOG_SPREAD = 0.6
+_NO_HINTS = Hints(np.zeros(0), np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,11 @@ class Source:
 
     @classmethod
     def of(
-        cls, name: str, space: Space, rows: Sequence[tuple[dict[str, int | str | bool], float]]
+        cls, name: str, space: Space, trials: Sequence[tuple[Mapping[str, ParameterValue], float]]
     ) -> "Source":
-        """From (schedule, time) of each trial; schedules that are not in the space are left out."""
+        """From schedule and time of each trial; what is not in the space, or comes again, is left out."""
         kept: dict[int, float] = {}
-        for values, time_us in rows:
+        for values, time_us in trials:
             try:
                 kept.setdefault(space.index(values), time_us)
             except SpaceError:
@@ -49,13 +55,46 @@ class Source:
         return cls(name, np.array(list(kept), dtype=np.int64), np.array(list(kept.values())))
 
 
-def hints_from(space: Space, sources: Sequence[Source]) -> list[Hint]:
-    """One hint for each source that has enough results; together they weigh what one alone would."""
+@dataclass(frozen=True)
+class Experience:
+    """What a search begins with.
+
+    Attributes:
+        hints: One for each source with enough results.
+        prior: Of the model's numbers.
+    """
+
+    hints: tuple[Hint, ...]
+    prior: Prior
+
+
+def learn(space: Space, sources: Sequence[Source]) -> Experience:
+    """What sources teach about a space; those with fewer than 20 results in it are left out.
+
+    Together the hints weigh what one alone would.
+    """
     told = [source for source in sources if np.isfinite(source.times_us).sum() >= _FEWEST]
-    return [Hint(source.name, _predicted(space, source), _WEIGHT / len(told), _SPREAD) for source in told]
+    if not told:
+        return Experience((), Prior())
+    coordinates = Coordinates.of(space.parameters)
+    covariances = [_covariance(space, coordinates, source) for source in told]
+    hints = [
+        Hint(source.name, _predicted(space, coordinates, source, covariance), _WEIGHT / len(told), _SPREAD)
+        for source, covariance in zip(told, covariances, strict=True)
+    ]
+    logs = np.mean([covariance.pack() for covariance in covariances], axis=0)
+    return Experience(tuple(hints), Prior(log_spread=_LOG_SPREAD, learned=tuple(map(float, logs))))
 
 
-def _predicted(space: Space, source: Source) -> Singles:
+def _covariance(space: Space, coordinates: Coordinates, source: Source) -> Covariance:
+    """Fitted to an even sample of the source's results."""
+    order = np.argsort(ranked(source.times_us), kind="stable")
+    chosen = np.sort(order[np.linspace(0, len(order) - 1, min(len(order), _MOST_FITTED)).astype(np.int64)])
+    points = _points(coordinates, space, source.schedules[chosen])
+    return fit(points, ranked(source.times_us[chosen]), _NO_HINTS, Prior())
+
+
+def _predicted(space: Space, coordinates: Coordinates, source: Source, covariance: Covariance) -> Singles:
     """Target of every schedule by a model of the source, standardised over the valid set, shape (valid,).
 
     Where the source has a result itself, that is taken.
@@ -63,14 +102,11 @@ def _predicted(space: Space, source: Source) -> Singles:
     targets = ranked(source.times_us)
     predicted = np.empty(len(space))
     if len(source.schedules) < len(space):
-        coordinates = Coordinates.of(space.parameters)
         learned = _learned(targets)
         seen = _points(coordinates, space, source.schedules[learned])
-        none = Hints(np.zeros(0), np.zeros(0))
-        covariance = fit(seen, targets[learned], none, Prior())
         for first in range(0, len(space), _AT_ONCE):
             part = np.arange(first, min(first + _AT_ONCE, len(space)))
-            beliefs = Beliefs(covariance, none, _points(coordinates, space, part))
+            beliefs = Beliefs(covariance, _NO_HINTS, _points(coordinates, space, part))
             beliefs.observe(seen)
             predicted[part] = beliefs.means(targets[learned])
     predicted[source.schedules] = targets
