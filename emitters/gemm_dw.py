@@ -112,11 +112,10 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
     """Small problems that reach every guard, at the very values where it turns.
 
     As for the forward kernel (`emitters.gemm_problems.edge_problems`), but that M ends at sixteens and the
-    reduction anywhere: one row, one less than whole k-steps, and an end at the first row of each chunk that a
-    thread copies.
+    reduction anywhere: one row, one less than whole k-steps, and ends at the first row of chunks that a thread
+    copies, or at any row of the patches that it transposes.
     """
     s, geometry = schedule, DwGeometry(schedule)
-    chunk = max(1, min(geometry.threads * s.copy_bytes // max(s.tile_m, s.tile_n), s.tile_k))
     shapes = [
         (16, 16, 1),
         (2 * s.tile_m - 16, s.tile_n + 16, depth(s, 1, s.tile_k - 1)),
@@ -124,7 +123,12 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
         (s.tile_m, s.tile_n, depth(s, s.stages + 2, 1)),
     ]
     rows = [depth(s, whole, s.tile_k // 2 + 1) for whole in range(2, s.stages)]
-    rows += range(chunk, s.tile_k + 1, chunk)
+    eighth = s.tile_k // 8
+    if s.transpose == "copy":
+        rows += [number * eighth + number for number in range(1, 9)]
+    else:
+        chunk = max(geometry.threads * s.copy_bytes // max(s.tile_m, s.tile_n), eighth)
+        rows += range(chunk, s.tile_k + 1, chunk)
     across = [range(32, share + 1, 16) for share in (geometry.warp_m, geometry.warp_n)]
     for number, length in enumerate(rows):
         m, n = (sizes[number % len(sizes)] if sizes else 16 for sizes in across)

@@ -37,22 +37,27 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
 
     Mutation of emitted text (`docs/detection.md`) says what they have to be. One row; what only a grid shows:
     a second tile row that lacks seven rows, a second and third tile column, a second group of the raster;
-    once round the ring with a whole tile. The rest end in each group of eight rows of a warp, in each sixteen
-    columns of it, and half way through each slot of the ring. With a split, 16 leaves blocks without work.
+    once round the ring with a whole tile. The rest have a whole tile row and one that ends in each group of
+    eight rows of a warp; they end in each sixteen columns of it, and half way through each tile copied
+    ahead. With a split, the first leaves blocks with less than no work, the third with just none.
     """
     s, warp_m, warp_n = geometry.schedule, geometry.warp_m, geometry.warp_n
+    ahead = s.stages + 1 if geometry.b_kind == "decoded" else s.stages
+    ends = zip_longest(
+        range(17, warp_m - 8, 8),
+        range(32, warp_n + 1, 16),
+        [depth(s, whole, 16) for whole in range(2, ahead)],
+    )
     shapes = [
         (1, 16, 16),
         (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16)),
-        ((s.raster * s.tile_m if s.raster > 1 else 0) + 9, 2 * s.tile_n + 16, 16),
+        ((s.raster * s.tile_m if s.raster > 1 else 0) + 9, 2 * s.tile_n + 16, s.tile_k),
         (s.tile_m, s.tile_n, depth(s, s.stages + 2, 16)),
-        *zip_longest(
-            range(17, warp_m - 8, 8),
-            range(32, warp_n + 1, 16),
-            [depth(s, whole, 16) for whole in range(2, s.stages)],
-            fillvalue=16,
-        ),
     ]
+    for rows, columns, k in ends:
+        # The first of them fills the groups of the raster, and no more.
+        above = s.raster - 1 if s.raster > 1 and len(shapes) == 4 else 1
+        shapes.append((above * s.tile_m + (rows or 16), columns or 16, k or 16))
     n_step, k_step = _steps(geometry.valid)
     return tuple(
         spec.problem(m, ceil_div(n, n_step) * n_step, ceil_div(k, k_step) * k_step) for m, n, k in shapes
