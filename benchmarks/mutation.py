@@ -1,8 +1,8 @@
-"""Mutants of fourteen schedules of each forward GEMM kernel: the tables of `docs/detection.md`.
+"""Mutants of fourteen schedules of a kernel: the tables of `docs/detection.md`.
 
-The schedules are small, so that it takes minutes; together they hold every level of every parameter but the
-largest tiles. Run as ``python benchmarks/mutation.py --mutants 200 KERNEL ...``; exit code 1 where a mutant was
-missed or is alive.
+The schedules of the forward kernels are small, so that it takes minutes; together they hold every level of
+every parameter but the largest tiles. Of other kernels fourteen are drawn from the space. Run as
+``python benchmarks/mutation.py --mutants 200 KERNEL ...``; exit code 1 where a mutant was missed or is alive.
 """
 
 import argparse
@@ -11,10 +11,13 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from emitters import kernel_named
 from emitters.kernel import schedule_values
 from emitters.target import Target
 from search_spaces import space_for
+from search_spaces.space import Space
 from tuner.mutation import Fate, Mutated, mutate
 from tuner.mutation.judging import NO_PROBLEM_TELLS
 from tuner.ptxas import Assembler
@@ -57,12 +60,20 @@ _TERNARY: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
+_NAMED = {"gemm_s8": _DENSE, "ternary_gemm_s8": _TERNARY}
+_COUNT = 14
+_LARGEST_TILE = 8192
+_SEED = 0
+
+
 def schedules(kernel: str) -> list[dict[str, Any]]:
     """The schedules of a kernel, each in its search space."""
     entry = kernel_named(kernel)
     space = space_for(entry.id, TARGET)
+    if entry.id not in _NAMED:
+        return _drawn(space)
     found = []
-    for tile, change in _TERNARY if entry.id == "ternary_gemm_s8" else _DENSE:
+    for tile, change in _NAMED[entry.id]:
         m, n, warps_m, warps_n = _TILES[tile]
         if change.get("weight_layout") == "fragment":
             change = {"decode": "register", "copy_bytes": 16, **change}
@@ -73,11 +84,24 @@ def schedules(kernel: str) -> list[dict[str, Any]]:
     return found
 
 
+def _drawn(space: Space) -> list[dict[str, Any]]:
+    """Random schedules; where they have tiles, of no more than `_LARGEST_TILE` elements."""
+    found = []
+    for number in np.random.default_rng(_SEED).permutation(len(space)):
+        values = space.values(int(number))
+        if int(values.get("tile_m", 1)) * int(values.get("tile_n", 1)) <= _LARGEST_TILE:
+            found.append(values)
+        if len(found) == _COUNT:
+            break
+    return found
+
+
 def row(one: Mutated, seconds: float) -> str:
     """One schedule as a row of a Markdown table."""
     killed = ", ".join(f"{why} {count}" for why, count in one.reasons(Fate.KILLED).most_common())
     counts = " | ".join(str(one.count(fate)) for fate in Fate)
-    return f"| {schedule_text(one.schedule)} | {one.possible} | {len(one.judged)} | {counts} | {killed} | {seconds:.0f} |"
+    cells = (schedule_text(one.schedule), one.possible, len(one.judged), counts, killed, f"{seconds:.0f}")
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> int:
