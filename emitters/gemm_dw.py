@@ -112,7 +112,7 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
     """Small problems that reach every guard, at the very values where it turns.
 
     As for the forward kernel (`emitters.gemm_problems.edge_problems`), but that M ends at sixteens and the
-    reduction anywhere: one row, one less than whole k-steps, and ends at the first row of chunks that a thread
+    reduction anywhere: one row, one less than whole k-steps, ends at the first row of chunks that a thread
     copies, or at any row of the patches that it transposes.
     """
     s, geometry = schedule, DwGeometry(schedule)
