@@ -78,16 +78,9 @@ def gates(name: str, count: int) -> list[float]:
     return times
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--sample", type=int, default=100, help="random schedules of each kernel")
-    sample = options.parse_args().sample
-    print(f"{'gate of one candidate':<32}{'mean':>9}{'median':>9}{'slowest':>9}{'goal':>9}")
-    for name in KERNELS:
-        times = gates(name, sample)
-        goal = f"{GATE_GOAL_S:.2f} s" if name.endswith("gemm_s8") else ""
-        print(f"{name:<32}{mean(times):>7.3f} s{median(times):>7.3f} s{max(times):>7.3f} s{goal:>9}")
-    print(f"\n{'baseline, every block':<32}{'first':>9}{'median':>9}{'':>9}{'goal':>9}")
+def print_baselines() -> None:
+    """Single problems with every block, and what memory they took."""
+    print(f"{'baseline, every block':<36}{'first':>9}{'median':>9}{'goal':>9}")
     for name in ("gemm_s8", "ternary_gemm_s8"):
         kernel = KERNELS[name]
         emitted = kernel.emit(kernel.baseline, TARGET)
@@ -96,9 +89,26 @@ def main() -> None:
             data = kernel.prepare(kernel.baseline, problem, kernel.inputs(problem, np.random.default_rng(0)))
             module = parse(emitted.ptx)
             times = [timed(lambda: run(kernel, module, emitted, problem, data)) for _ in range(REPEATS)]  # noqa: B023
-            label = f"{name} {problem}"
-            print(f"{label:<32}{times[0]:>7.3f} s{median(times):>7.3f} s{'':>9}{goal_s:>7.2f} s")
-    print(f"\npeak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB (goal 500 MiB)")
+            print(f"{f'{name} {problem}':<36}{times[0]:>7.3f} s{median(times):>7.3f} s{goal_s:>7.2f} s")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory so far {peak_mib:.0f} MiB (goal 500 MiB)\n")
+
+
+def print_gates(sample: int) -> None:
+    """Gates of random schedules of every kernel."""
+    print(f"{'gate of one candidate':<27}{'mean':>9}{'median':>9}{'slowest':>9}{'goal':>9}")
+    for name in KERNELS:
+        times = gates(name, sample)
+        goal = f"{GATE_GOAL_S:.2f} s" if name.endswith("gemm_s8") else ""
+        print(f"{name:<27}{mean(times):>7.3f} s{median(times):>7.3f} s{max(times):>7.3f} s{goal:>9}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--sample", type=int, default=100, help="random schedules of each kernel")
+    sample = options.parse_args().sample
+    print_baselines()
+    print_gates(sample)
 
 
 if __name__ == "__main__":
