@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
+from emitters.gemm_dw import HSLM_DW_S8
+from emitters.gemm_dx import HSLM_DX_S8
 from emitters.kernel import EmittedKernel, Kernel
 from emitters.target import Target
 from tuner.ptxas import Assembler
@@ -36,6 +38,9 @@ EIGHT_WARPS = {"warps_n": 4}
 PLAIN = {"decode": "register", "weight_layout": "plain"}
 FRAGMENT = {"decode": "register", "weight_layout": "fragment"}
 SHARED = {"decode": "shared", "weight_layout": "plain"}
+PADDED = {"swizzle": False, "stride_pad": 16}
+LATE = {"transpose": "fragment"}
+EARLY = {"transpose": "copy", "stages": 1, "copy_bytes": 4}
 
 ROWS: tuple[tuple[str, Kernel[Any], dict[str, Any]], ...] = (
     ("gemm_s8", GEMM_S8, {}),
@@ -46,6 +51,17 @@ ROWS: tuple[tuple[str, Kernel[Any], dict[str, Any]], ...] = (
     ("gemm, fragment, 8 warps", TERNARY_GEMM_S8, FRAGMENT | EIGHT_WARPS),
     ("gemm, plain, in registers, 8 warps", TERNARY_GEMM_S8, PLAIN | EIGHT_WARPS),
     ("gemm, plain, to shared, 8 warps", TERNARY_GEMM_S8, SHARED | EIGHT_WARPS),
+    ("gemm_dx, fragment", HSLM_DX_S8, FRAGMENT),
+    ("gemm_dx, plain, in registers", HSLM_DX_S8, PLAIN),
+    ("gemm_dx, plain, to shared", HSLM_DX_S8, SHARED),
+    ("gemm_dx, fragment, 8 warps", HSLM_DX_S8, FRAGMENT | EIGHT_WARPS),
+    ("gemm_dx, plain, in registers, 8 warps", HSLM_DX_S8, PLAIN | EIGHT_WARPS),
+    ("gemm_dx, plain, to shared, 8 warps", HSLM_DX_S8, SHARED | EIGHT_WARPS),
+    ("gemm_dw, fragment, padded", HSLM_DW_S8, LATE | PADDED),
+    ("gemm_dw, fragment", HSLM_DW_S8, LATE),
+    ("gemm_dw, fragment, padded, 8 warps", HSLM_DW_S8, LATE | PADDED | EIGHT_WARPS),
+    ("gemm_dw, copy, one stage", HSLM_DW_S8, EARLY),
+    ("gemm_dw, copy, one stage, 8 warps", HSLM_DW_S8, EARLY | EIGHT_WARPS),
 )
 
 
@@ -99,11 +115,12 @@ def figures(kernel: Kernel[Any], change: dict[str, Any], arch: str, assembler: A
 def _counters(kernel: Kernel[Any], schedule: Any, emitted: EmittedKernel, k: int) -> Counters:
     problem = kernel.spec.problem(TILE["tile_m"], TILE["tile_n"], k)
     inputs = kernel.prepare(schedule, problem, kernel.inputs(problem, np.random.default_rng(0)))
-    buffers = {**inputs.buffers, "C": np.zeros((problem["m"], problem["n"]), np.int32)}
+    (output,) = kernel.spec.outputs
+    buffers = {**inputs.buffers, output: np.zeros((problem["m"], problem["n"]), np.int32)}
     step = emitted.plan.kernel_steps[0]
     arguments = tuple(name if name in buffers else problem[name] for name in step.arguments)
     launch = Launch(step.entry, step.grid_for(problem.sizes), step.block, step.shared_bytes, arguments)
-    return simulate(emitted.ptx, [launch], buffers, outputs=("C",)).counters[0]
+    return simulate(emitted.ptx, [launch], buffers, outputs=(output,)).counters[0]
 
 
 def _read(counters: Counters) -> int:
@@ -123,13 +140,13 @@ def main(arch: str = "sm_89") -> None:
     assembler = Assembler()
     print(f"128x128x64, 3 stages, swizzled, {arch}, ptxas {assembler.version}")
     print(
-        f"{'kernel':35} {'regs':>4} {'spill':>5} {'shared':>6} {'mma':>4} {'ldmatrix':>8} {'instr.':>6} "
+        f"{'kernel':37} {'regs':>4} {'spill':>5} {'shared':>6} {'mma':>4} {'ldmatrix':>8} {'instr.':>6} "
         f"{'an mma':>6} {'mma %':>5} {'read':>5} {'write':>5} {'ideal':>5}"
     )
     for name, kernel, change in ROWS:
         f = figures(kernel, change, arch, assembler)
         print(
-            f"{name:35} {f.registers:4} {f.spill_bytes:5} {f.shared_bytes:6} {f.mma:4} {f.ldmatrix:8} "
+            f"{name:37} {f.registers:4} {f.spill_bytes:5} {f.shared_bytes:6} {f.mma:4} {f.ldmatrix:8} "
             f"{f.instructions:6} {f.instructions / f.mma:6.2f} {100 * f.mma / f.instructions:5.1f} "
             f"{f.read:5.0f} {f.written:5.0f} {f.ideal:5.0f}"
         )
