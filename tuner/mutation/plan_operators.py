@@ -41,7 +41,7 @@ def _kernel(step: KernelStep) -> Iterator[tuple[str, Step]]:
         if shared_bytes >= 0 and shared_bytes != step.shared_bytes:
             yield f"{shared_bytes} shared bytes", replace(step, shared_bytes=shared_bytes)
     x, y, z = step.block
-    for threads in (x // 2, x - 32, 2 * x):
+    for threads in dict.fromkeys((x // 2, x - 32, 2 * x)):
         if 0 < threads <= 1024 and threads != x:
             yield f"{threads} threads in x", replace(step, block=(threads, y, z))
     for i in range(len(step.arguments)):
