@@ -80,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(
                 f"{row.space} {row.contestant} seed {row.seed}: {row.share_at(budget):.3f}", file=sys.stderr
             )
-    wanted = [row for row in rows if row.workers == given.workers and row.contestant in given.contestants]
+    wanted = [
+        row
+        for row in rows
+        if row.workers == given.workers and row.contestant in given.contestants and row.seed in given.seeds
+    ]
     print("\n".join(table(wanted, given.budgets)))
     return 0
 
