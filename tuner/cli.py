@@ -5,7 +5,9 @@ run that could not go on or a check that failed, 130 for Ctrl-C.
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -15,6 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     import typer
 
     from tuner.commands import app
@@ -38,6 +46,18 @@ def run(arguments: Sequence[str]) -> int:
         _say(str(error))
         return known
     return code if isinstance(code, int) else 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line; where in our code it was raised is nothing to a person."""
+    _say(f"warning: {message}")
 
 
 def _say(message: str) -> None:

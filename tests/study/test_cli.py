@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,15 @@ def test_results_and_report(tuned: Path, capsys: pytest.CaptureFixture[str], tmp
     assert "toy" in said_by(capsys, "results", "--out", tuned)
     said_by(capsys, "report", "--out", tuned, "-o", tmp_path / "page.md")
     assert (tmp_path / "page.md").read_text() == said_by(capsys, "report", "--out", tuned)
+
+
+def test_a_corrupt_part_is_named_and_kept_and_the_rest_is_read(tuned: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(tuned, tmp_path / "out", symlinks=True)
+    (out / "trials" / "part-000099.parquet").write_bytes(b"PAR1 and then nonsense")
+    done = tune("results", "--out", out, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)[0]["kernel"] == "toy"
+    assert re.fullmatch(r"tune: warning: .*part-000099\.parquet.*\n", done.stderr), done.stderr
 
 
 def test_promoted_kernels_load_and_verify(
