@@ -379,3 +379,80 @@ def test_carry_chains_are_wide_sums_and_differences() -> None:
     low, one = np.uint64(0xFFFFFFFF), np.uint64(32)
     expected = (a & low) * (b & low) + (a >> one)
     assert np.array_equal(evaluate(words + chain + done, "uint64", {"a": a, "b": b}), expected)
+
+
+def test_masks_and_extensions_of_some_bits() -> None:
+    a, b = every_pair(np.array([0, 1, 5, 16, 31, 32, 33, 255], np.uint32))
+    for mode in ("clamp", "wrap"):
+        masks = evaluate(f"bmsk.{mode}.b32 %d, %a, %b;", "uint32", {"a": a, "b": b})
+        value = np.resize(edge_integers("uint32"), len(a))
+        kept = evaluate(f"szext.{mode}.u32 %d, %a, %b;", "uint32", {"a": value, "b": b})
+        signed = evaluate(f"szext.{mode}.s32 %d, %a, %b;", "int32", {"a": value, "b": b})
+        for x, y, v, mask, low, number in zip(a, b, value, masks, kept, signed, strict=True):
+            start, width = (min(int(n), 32) if mode == "clamp" else int(n) & 31 for n in (x, y))
+            assert int(mask) == ((1 << width) - 1) << start & 0xFFFFFFFF
+            field = int(v) & ((1 << width) - 1)
+            assert int(low) == field
+            assert int(number) == (field - (1 << width) if width and field >> (width - 1) else field)
+
+
+def test_nth_set_bit() -> None:
+    masks = np.array([0xF0F0, 1, 0, 0x80000001, 0xFFFFFFFF, 0x12345678], np.uint32)
+    for base, offset in ((0, 1), (0, 3), (31, -1), (12, -2), (4, 0), (5, 0)):
+        found = evaluate(f"fns.b32 %d, %a, {base}, {offset};", "uint32", {"a": masks})
+        for mask, position in zip(map(int, masks), found, strict=True):
+            order = range(base, 32) if offset > 0 else range(base, -1, -1)
+            bits = [bit for bit in order if mask >> bit & 1]
+            if offset == 0:
+                expected = base if mask >> base & 1 else 0xFFFFFFFF
+            else:
+                expected = bits[abs(offset) - 1] if len(bits) >= abs(offset) else 0xFFFFFFFF
+            assert int(position) == expected
+
+
+@pytest.mark.parametrize("half", ["lo", "hi"])
+def test_dot_product_of_halves_and_bytes(half: str) -> None:
+    a, b = every_pair(edge_integers("uint32"))
+    found = evaluate(f"dp2a.{half}.s32.u32 %d, %a, %b, 7;", "int32", {"a": a, "b": b})
+    first = 0 if half == "lo" else 2
+    for x, y, d in zip(a, b, found, strict=True):
+        halves = np.frombuffer(int(x).to_bytes(4, "little"), np.int16).tolist()
+        chosen = int(y).to_bytes(4, "little")[first : first + 2]
+        assert int(d) == _wrap(sum(p * q for p, q in zip(halves, chosen, strict=True)) + 7, "int32")
+
+
+def test_set_gives_all_ones_or_one() -> None:
+    a, b = every_pair(edge_integers("int32"))
+    p = a % 2 == 0
+    found = evaluate("set.lt.u32.s32 %d, %a, %b;", "uint32", {"a": a, "b": b})
+    assert np.array_equal(found, np.where(a < b, 0xFFFFFFFF, 0))
+    found = evaluate("set.ge.and.f32.s32 %d, %a, %b, %p;", "float32", {"a": a, "b": b, "p": p})
+    assert np.array_equal(found, ((a >= b) & p).astype(np.float32))
+
+
+def test_packed_comparison_gives_a_predicate_a_half() -> None:
+    a = np.array([0x3C004000, 0x40003C00, 0x3C003C00], np.uint32)  # (2, 1), (1, 2), (1, 1) as low, high
+    one = np.full(3, 0x3C003C00, np.uint32)
+    text = "setp.gt.f16x2 %d|%q, %a, %b;"
+    low = evaluate(text, "bool", {"a": a, "b": one}, ".reg .pred %q;")
+    high = evaluate(text.replace("%d|%q", "%q|%d"), "bool", {"a": a, "b": one}, ".reg .pred %q;")
+    assert (low.tolist(), high.tolist()) == ([True, False, False], [False, True, False])
+
+
+def test_products_and_sums_with_carry_saturate_or_not() -> None:
+    a, b = every_pair(edge_integers("int32"))
+    c = np.resize(edge_integers("int32", seed=4), len(a))
+    found = evaluate("mad.hi.sat.s32 %d, %a, %b, %c;", "int32", {"a": a, "b": b, "c": c})
+    expected = [
+        min(max((int(x) * int(y) >> 32) + int(z), -(2**31)), 2**31 - 1)
+        for x, y, z in zip(a, b, c, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("opcode", ["add", "sub", "min", "max"])
+def test_packed_integers_are_two_separate_operations(opcode: str) -> None:
+    a, b = every_pair(edge_integers("uint32", more=20))
+    found = evaluate(f"{opcode}.s16x2 %d, %a, %b;", "uint32", {"a": a, "b": b}).view(np.int16)
+    pairs = zip(a.view(np.int16).tolist(), b.view(np.int16).tolist(), strict=True)
+    assert found.tolist() == [_wrap(BINARY[opcode](x, y), "int16") for x, y in pairs]
