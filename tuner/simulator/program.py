@@ -142,6 +142,7 @@ class _Lowering:
         self.shared_slots: set[int] = set()
         self.accumulators: set[int] = set()
         self.reads_of: list[list[tuple[int, Site]]] = []
+        self.updates: set[tuple[int, int]] = set()
 
     def run(self) -> None:
         labels = self.function.labels
@@ -212,6 +213,8 @@ class _Lowering:
         block.polls |= site.polls
         for space, width in site.widths:
             self.widths[space].add(width)
+        if isinstance(recipe, Compute):
+            self.updates.update((slot, site.number) for slot in site.reads if slot in site.writes)
         if guard:
             if target >= 0:
                 closure = _guarded_value(closure, guard, item.negated, target)
@@ -328,7 +331,8 @@ class _Lowering:
             missing = block.exposed & ~arriving[index]
             if missing:
                 for slot, site in self.reads_of[index]:
-                    if missing >> slot & 1 and not (site.result == slot or slot in site.writes):
+                    kept = site.result == slot or slot in site.writes  # for lanes that do not write
+                    if missing >> slot & 1 and (not kept or (slot, site.number) in self.updates):
                         block.steps.insert(0, (0, _unwritten(slot, self.layout.names[slot], site), False))
 
 
