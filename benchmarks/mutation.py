@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,17 @@ def _drawn(space: Space) -> list[dict[str, Any]]:
     return found
 
 
-def row(one: Mutated, seconds: float) -> str:
+def label(kernel: str, schedule: Mapping[str, Any]) -> str:
+    """What a schedule changes of the hand-written one."""
+    usual = schedule_values(kernel_named(kernel).baseline)
+    return schedule_text({name: value for name, value in schedule.items() if value != usual[name]})
+
+
+def row(kernel: str, one: Mutated, seconds: float) -> str:
     """One schedule as a row of a Markdown table."""
     killed = ", ".join(f"{why} {count}" for why, count in one.reasons(Fate.KILLED).most_common())
     counts = " | ".join(str(one.count(fate)) for fate in Fate)
-    cells = (schedule_text(one.schedule), one.possible, len(one.judged), counts, killed, f"{seconds:.0f}")
+    cells = (label(kernel, one.schedule), one.possible, len(one.judged), counts, killed, f"{seconds:.0f}")
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -131,15 +138,16 @@ def main() -> int:
                 Assembler(),
                 given.workers,
             )
-            print(row(one, time.monotonic() - started), flush=True)
+            print(row(kernel, one, time.monotonic() - started), flush=True)
             equivalent += one.reasons(Fate.EQUIVALENT)
             killed += one.reasons(Fate.KILLED)
             told += [
-                f"* {judged.fate}: {schedule_text(schedule)}: {judged.mutant}: {judged.why}: {judged.detail}"
+                f"* {judged.fate}: {label(kernel, schedule)}: {judged.mutant}: {judged.why}: {judged.detail}"
                 for judged in one.judged
                 if judged.fate in (Fate.MISSED, Fate.ALIVE) or judged.why == NO_PROBLEM_TELLS
             ]
-            print("\n".join(told[shown:]), file=sys.stderr, flush=True)
+            for line in told[shown:]:
+                print(line, file=sys.stderr, flush=True)
             shown = len(told)
             bad += one.count(Fate.MISSED) + one.count(Fate.ALIVE)
         print(f"\nkilled by: {dict(killed.most_common())}")
