@@ -16,7 +16,7 @@ from results.trial import StudyKey
 from search_spaces import space_for
 from search_spaces.space import Space, SpaceError
 from tuner import __version__
-from tuner.devices import DEFAULT_DEVICE, device_named, simulated_gpus
+from tuner.devices import DEFAULT_SIMULATED, default_device, device_named, simulated_gpus
 from tuner.devices.device import Device
 from tuner.ptxas import Assembler
 from tuner.samplers import DEFAULT_SAMPLER, check_sampler
@@ -55,7 +55,7 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
     Args:
         kernel_name: Id or alias.
         shape: Sizes joined by x; None takes the kernel's default problem.
-        device_name: None takes the first one that there is for the architecture.
+        device_name: None takes the GPU that is here, if it has the architecture, else a simulated one.
         arch_name: Has to be the device's; None takes that.
 
     Raises:
@@ -80,15 +80,21 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
 
 def _device(name: str | None, arch_name: str | None) -> Device:
     if arch_name is None:
-        return device_named(name or DEFAULT_DEVICE)
+        return device_named(name or default_device())
     arch = arch_named(arch_name)
+    if name is None and default_device() == "cuda":
+        gpu = device_named("cuda")
+        if gpu.target.arch.name == arch.name:
+            return gpu
+        gpu.close()
     if name is None:
         gpus = simulated_gpus()
         known = [gpu for gpu, its_arch in gpus.items() if its_arch == arch.name]
         if not known:
             table = ", ".join(f"{gpu} ({its_arch})" for gpu, its_arch in gpus.items())
             raise RequestError(f"no GPU of {arch.name} has figures to predict with; known are {table}")
-        name = DEFAULT_DEVICE if DEFAULT_DEVICE.partition(":")[2] in known else f"sim:{known[0]}"
+        usual = DEFAULT_SIMULATED.partition(":")[2]
+        name = f"sim:{usual if usual in known else known[0]}"
     device = device_named(name)
     if device.target.arch.name != arch.name:
         raise RequestError(

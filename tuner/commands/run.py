@@ -56,7 +56,6 @@ def run(
     from tuner.task import Request, task_for
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports on our progress line otherwise
-    task = task_for(kernel, shape, device, arch)
     request = Request(
         trials=trials,
         out=out,
@@ -68,18 +67,23 @@ def run(
         look_ahead=look_ahead,
         limit_s=timeout,
     )
+    task = task_for(kernel, shape, device, arch)
     title = f"{task.kernel.id} {task.problem} on {task.device.name} ({task.key.arch})"
-    signal.signal(signal.SIGTERM, _interrupt)
     console = Console(stderr=as_json)
-    with Progress(console, title, trials) as progress:
-        tuning = Tuning(task, request, progress)
-        ending = tuning.run()
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with Progress(console, title, trials) as progress:
+            tuning = Tuning(task, request, progress)
+            ending = tuning.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        task.device.close()
     summary = summarise(task, tuning.name, tuning.rows)
     if as_json:
         print_json({**summary.to_json(), "ending": ending, "out": str(Path(out).absolute())})
     else:
-        if ending is not Ending.COMPLETE:
-            console.print(f"{ending}: the same command goes on where this stopped", highlight=False)
+        if ending is Ending.INTERRUPTED:
+            console.print("interrupted: the same command goes on where this stopped", highlight=False)
         for line in lines(summary, title, progress.elapsed_s, progress.finished_here, out):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if ending is Ending.INTERRUPTED:

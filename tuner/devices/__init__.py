@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from tuner.devices.device import Device, DeviceError
 from tuner.names import near
@@ -53,7 +54,17 @@ DEVICES: dict[str, DeviceEntry] = {
     "cuda": DeviceEntry("cuda[:N]", "an NVIDIA GPU: proves and measures on it", _open_cuda),
     "replay": DeviceEntry("replay:FILE", "a recorded space answers", _open_replay),
 }
-DEFAULT_DEVICE = "sim:rtx4090"
+DEFAULT_SIMULATED = "sim:rtx4090"
+
+
+def default_device() -> str:
+    """``cuda`` where a GPU and CuPy are there, else a prediction for `DEFAULT_SIMULATED`."""
+    return "cuda" if has_gpu() and find_spec("cupy") is not None else DEFAULT_SIMULATED
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU, as its driver or WSL shows it. Loads nothing."""
+    return any(Path("/proc/driver/nvidia/gpus").glob("*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
 
 
 def device_named(name: str) -> Device:
