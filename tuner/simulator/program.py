@@ -215,6 +215,8 @@ class _Lowering:
             self.widths[space].add(width)
         if isinstance(recipe, Compute):
             self.updates.update((slot, site.number) for slot in site.reads if slot in site.writes)
+        if isinstance(recipe, Effect) and recipe.aligned:
+            closure = _aligned(closure, site)  # within the guard: it must be the same for a whole warp
         if guard:
             if target >= 0:
                 closure = _guarded_value(closure, guard, item.negated, target)
@@ -223,8 +225,6 @@ class _Lowering:
             site.reads.extend(site.writes)
         if accumulators and not site.holds_matrices:
             self.spread(site, block, accumulators)
-        if isinstance(recipe, Effect) and recipe.aligned:
-            closure = _aligned(closure, site)
         block.steps.append((max(target, 0), closure, target > 0))
         self.note(site, block, site.writes)
         return False
