@@ -40,7 +40,7 @@ FRAGMENT = {"decode": "register", "weight_layout": "fragment"}
 SHARED = {"decode": "shared", "weight_layout": "plain"}
 PADDED = {"swizzle": False, "stride_pad": 16}
 LATE = {"transpose": "fragment"}
-EARLY = {"transpose": "copy", "stages": 1, "copy_bytes": 4}
+EARLY = {"transpose": "copy", "stages": 1, "copy_bytes": 8}
 
 ROWS: tuple[tuple[str, Kernel[Any], dict[str, Any]], ...] = (
     ("gemm_s8", GEMM_S8, {}),
@@ -60,8 +60,8 @@ ROWS: tuple[tuple[str, Kernel[Any], dict[str, Any]], ...] = (
     ("gemm_dw, fragment, padded", HSLM_DW_S8, LATE | PADDED),
     ("gemm_dw, fragment", HSLM_DW_S8, LATE),
     ("gemm_dw, fragment, padded, 8 warps", HSLM_DW_S8, LATE | PADDED | EIGHT_WARPS),
-    ("gemm_dw, copy, one stage", HSLM_DW_S8, EARLY),
-    ("gemm_dw, copy, one stage, 8 warps", HSLM_DW_S8, EARLY | EIGHT_WARPS),
+    ("gemm_dw, copy, padded", HSLM_DW_S8, EARLY | PADDED),
+    ("gemm_dw, copy, padded, 8 warps", HSLM_DW_S8, EARLY | PADDED | EIGHT_WARPS),
 )
 
 

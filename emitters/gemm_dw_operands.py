@@ -101,8 +101,9 @@ class EarlyTransposed:
     """Rows along k in shared memory, made in registers on the way there.
 
     A thread loads a patch, some bytes of up to sixteen rows, and stores a run of k for each of its columns.
-    Lanes go along the rows in memory. Columns lie in the order of `emitters.fragments.transposed`, so that
-    what neighbouring lanes store starts in different banks.
+    Lanes go along k first, which fills rows in shared memory, then along the rows in memory, where eight of
+    them read whole sectors. Columns lie in the order of `emitters.fragments.transposed`: lanes that store the
+    same k lie some rows apart.
     """
 
     def __init__(self, block: Block, geometry: DwGeometry, side: Side, tile: RowTile, source: R64) -> None:
@@ -111,17 +112,17 @@ class EarlyTransposed:
         self._width = width = schedule.copy_bytes
         self._rows = rows = geometry.patch_rows(side.across)
         self._patches = patches = Patches(
-            ptx, block.tid, geometry.threads, side.across // width, schedule.tile_k // rows
+            ptx, block.tid, geometry.threads, schedule.tile_k // rows, side.across // width
         )
-        first_row = ptx.r("mul.lo.u32", patches.outer, rows)
-        first_byte = ptx.r("mul.lo.u32", patches.inner, width)
+        first_row = ptx.r("mul.lo.u32", patches.inner, rows)
+        first_byte = ptx.r("mul.lo.u32", patches.outer, width)
         self._reach = Reach(ptx, ptx.r("sub.s32", block.left, first_row), schedule.tile_k)
         self._row_bytes = ptx.rd("mul.wide.u32", side.size, 1)
         self._tile_bytes = ptx.rd("mul.wide.u32", side.size, schedule.tile_k)
         self._base = side.base(block, source)
         self._offsets = []
         for turn in range(patches.turns):
-            columns, patch = patches.moved(turn)
+            patch, columns = patches.moved(turn)
             byte = ptx.r("add.u32", first_byte, columns * width) if columns else first_byte
             row = ptx.r("add.u32", first_row, patch * rows) if patch else first_row
             self._offsets.append(ptx.r("mad.lo.u32", row, side.size, side.column(block, byte, width)))
@@ -137,7 +138,7 @@ class EarlyTransposed:
 
     def _target_of(self, turn: int, column: int) -> tuple[int, int]:
         """Row and byte where a column of a turn's patch goes, from where the thread's first goes."""
-        columns, patch = self._patches.moved(turn)
+        patch, columns = self._patches.moved(turn)
         return position_of(columns * self._width + column), patch * self._rows
 
     def aim(self, slot: R32) -> None:
@@ -153,7 +154,7 @@ class EarlyTransposed:
 
     def _load(self, turn: int) -> list[list[R32]]:
         """The words of each row of a patch; zeros past the end of the reduction."""
-        ptx, ahead = self._ptx, self._patches.moved(turn)[1] * self._rows
+        ptx, ahead = self._ptx, self._patches.moved(turn)[0] * self._rows
         address = ptx.rd("mad.wide.u32", self._offsets[turn], 1, self._base)
         words = []
         for row in range(self._rows):
