@@ -21,6 +21,8 @@ from tuner.ptxas import Assembler
 from tuner.simulator import Launch, simulate
 
 SM_80, SM_89 = Target.of("sm_80"), Target.of("sm_89")
+# Where other tests name a tile_k it is 64.
+TILE_K = [32, pytest.param(64, marks=pytest.mark.slow), 128]
 SMALL = {"tile_m": 32, "tile_n": 64, "warps_m": 1, "warps_n": 2}
 LATE = {"transpose": "fragment", "copy_bytes": 16, "stages": 3}
 EARLY = {"transpose": "copy", "copy_bytes": 4, "stages": 1}
@@ -161,7 +163,7 @@ def test_a_split_zeroes_the_gradient_first():
 
 
 @pytest.mark.parametrize("swizzle", [False, True], ids=["pad", "swizzle"])
-@pytest.mark.parametrize("tile_k", [32, 64, 128])
+@pytest.mark.parametrize("tile_k", TILE_K)
 @pytest.mark.parametrize(("stages", "copy_bytes"), [(1, 16), (1, 4), (2, 8), (5, 16)])
 def test_late_transposition_is_right(swizzle, tile_k, stages, copy_bytes):
     change = {"swizzle": swizzle, "tile_k": tile_k, "stages": stages, "copy_bytes": copy_bytes}
@@ -170,7 +172,7 @@ def test_late_transposition_is_right(swizzle, tile_k, stages, copy_bytes):
 
 @pytest.mark.parametrize("fragment_load", ["ldmatrix", "ld.shared"])
 @pytest.mark.parametrize("swizzle", [False, True], ids=["pad", "swizzle"])
-@pytest.mark.parametrize("tile_k", [32, 64, 128])
+@pytest.mark.parametrize("tile_k", TILE_K)
 @pytest.mark.parametrize("copy_bytes", [4, 8, 16])
 def test_early_transposition_is_right(fragment_load, swizzle, tile_k, copy_bytes):
     change = {"swizzle": swizzle, "tile_k": tile_k, "copy_bytes": copy_bytes, "fragment_load": fragment_load}
@@ -214,7 +216,13 @@ def test_every_row_of_the_padded_layers_is_right(shape, change):
 
 
 @pytest.mark.parametrize(
-    "change", [LATE | {"tile_k": 128}, LATE | {"tile_k": 128, "split_k": 8}, EARLY], ids=str
+    "change",
+    [
+        LATE | {"tile_k": 128},
+        pytest.param(LATE | {"tile_k": 128, "split_k": 8}, marks=pytest.mark.slow),
+        pytest.param(EARLY, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_the_longest_reduction_of_extremes_does_not_overflow(change):
     """128 * 128 * 131071 = 2^31 - 16384: one row more would not fit."""
