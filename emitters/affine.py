@@ -183,14 +183,17 @@ def _turn(
     ptx.op("bra", after)
     ptx.phase("the end of the array, element by element")
     ptx.place(ragged)
-    ptx.branch(done, guard=ptx.p("setp.le.s32", left, 0))
-    for i in range(schedule.unroll):
-        for element in range(schedule.vector):
-            offset = i * stride + element
-            inside = ptx.p("setp.gt.s32", left, offset)
-            value = ptx.f(f"{load}.f32", at(source, 4 * offset), guard=inside)
-            result = ptx.f("fma.rn.f32", value, scale, bias, guard=inside)
-            ptx.op(f"{store}.f32", at(target, 4 * offset), result, guard=inside)
+    if reach > 1:
+        ptx.branch(done, guard=ptx.p("setp.le.s32", left, 0))
+    else:
+        ptx.op("bra", done)
+    # The first element exists and the last does not: a thread with all of them took whole vectors.
+    offsets = [i * stride + element for i in range(schedule.unroll) for element in range(schedule.vector)]
+    for offset in offsets[:-1]:
+        inside = ptx.p("setp.gt.s32", left, offset) if offset else None
+        value = ptx.f(f"{load}.f32", at(source, 4 * offset), guard=inside)
+        result = ptx.f("fma.rn.f32", value, scale, bias)
+        ptx.op(f"{store}.f32", at(target, 4 * offset), result, guard=inside)
     ptx.place(after)
 
 

@@ -86,9 +86,10 @@ def emit_walk(
     write: Callable[[Entry], None],
     valid: str = "1",
 ) -> EmittedKernel:
-    """Text and plan of a walk over rows: the main entry, whose body `write` emits, and the combine where
-    there are
-    splits."""
+    """Text and plan of a walk over rows.
+
+    The main entry has the body that `write` emits; a combine follows where there are splits.
+    """
     check_walk(walk, shared_bytes, target)
     module = open_module(spec, schedule, target)
     plan = walk.plan(spec, shared_bytes, valid)

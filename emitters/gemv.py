@@ -19,6 +19,7 @@ from results.expression import ceil_div
 from results.plan import KernelStep, LaunchPlan, Step
 
 COMBINE_THREADS = 128
+MANY_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,11 @@ class RowWalk:
 
     @property
     def exchange_bytes(self) -> int:
-        """Shared memory in which the warps of a row leave their partial sums: one f32 a warp and row."""
-        return 4 * self.warps * self.rows_per_warp if self.warps_per_row > 1 else 0
+        """Shared memory in which warps leave their sums, one f32 a warp and row: where several share a row,
+        and where a
+        warp has so many rows that its lanes can store them side by side."""
+        shared = self.warps_per_row > 1 or self.rows_per_warp >= MANY_ROWS
+        return 4 * self.warps * self.rows_per_warp if shared else 0
 
     @property
     def late_additions(self) -> int:
@@ -126,7 +130,8 @@ class RowWalk:
     def edge_problems(
         self, spec: KernelSpec, unit: int, stages: int, least: int = 0, fewest_rows: int = 1
     ) -> tuple[Problem, ...]:
-        """Small problems that reach every guard: ragged rows, idle walkers, a wrapped ring of stages.
+        """Small problems that reach every guard: ragged rows, idle walkers, an end at every stage of the
+        first turns, a wrapped ring, and a second block of the combine launch.
 
         Args:
             spec: The kernel.
@@ -141,9 +146,12 @@ class RowWalk:
             (1, unit),
             (rows + 1, unit + least),
             (2 * rows - 3, 2 * unit),
-            (3, unit * max(1, self.walkers - 1) + least),
+            (max(3, self.rows_per_warp), unit * max(1, self.walkers - 1) + least),
             (2, unit * deep - (unit - least if least else 0)),
+            *((1, unit * (turn * self.walkers + 1)) for turn in range(1, stages + 1)),
         ]
+        if self.splits > 1:
+            shapes.append((COMBINE_THREADS + 1, unit))
         checked = dict.fromkeys((max(fewest_rows, n_out), n_in) for n_out, n_in in shapes)
         return tuple(spec.problem(*shape) for shape in checked)
 
@@ -232,7 +240,7 @@ def store_warp_sums(
     ptx: Entry, walk: RowWalk, standing: Standing, sums: Sequence[RowSum], exchange: int
 ) -> None:
     """As `store_lane_sums`, for sums that are whole in some lane of the warp."""
-    if walk.warps_per_row == 1:
+    if walk.exchange_bytes == 0:
         ptx.phase("store")
         out = _output(ptx, walk, standing)
         for one in sums:

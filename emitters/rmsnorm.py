@@ -5,7 +5,7 @@ the sum of squares and the scaling; what does not fit is read again. With `split
 its own, whose blocks share a row, and a second launch scales.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,11 +142,13 @@ def edge_problems(schedule: RmsNormSchedule) -> tuple[Problem, ...]:
     turns."""
     rows, vector, stride = schedule.rows_per_block, schedule.vector, schedule.stride
     deep = stride * (schedule.hold + schedule.unroll + 1) + vector
+    ends = [(1, stride * turn + vector) for turn in range(1, schedule.hold + schedule.unroll + 1)]
     shapes = (
         (1, vector),
         (rows + 1, max(vector, stride - vector)),
         (max(1, 2 * rows - 1), stride + vector),
         (2, deep),
+        *ends,
     )
     return tuple(SPEC.problem(*shape) for shape in dict.fromkeys(shapes))
 
@@ -205,23 +207,25 @@ class _Row:
         in_row = ptx.r("rem.u32", self.thread, schedule.warps_per_row * WARP)
         self.split = ptx.r("mov.u32", "%ctaid.y")
         turn = ptx.r("mad.lo.u32", self.split, schedule.warps_per_row * WARP, in_row)
-        self.leader = ptx.p("setp.eq.u32", in_row, 0)
+        self.in_row = in_row
         self.row = ptx.r("mad.lo.u32", ptx.r("mov.u32", "%ctaid.x"), schedule.rows_per_block, self.group)
         self.rows, self.n = ptx.size("rows"), ptx.size("n")
         self.row_exists = ptx.p("setp.lt.u32", self.row, self.rows)
         self.read_row = ptx.r("min.u32", self.row, ptx.r("sub.u32", self.rows, 1))
         self.first = ptx.r("mul.lo.u32", turn, schedule.vector)
+        self.x = self._at_row(ptx.pointer("x"), self.read_row)
+
+    def _at_row(self, base: R64, row: R32) -> R64:
+        ptx = self.ptx
         row_bytes = ptx.rd("mul.wide.u32", self.n, 4)
-        row_wide = ptx.rd("cvt.u64.u32", self.read_row)
-        self.x = ptx.rd("mad.lo.u64", row_wide, row_bytes, ptx.pointer("x"))
-        self.row_offset = ptx.rd("mul.lo.u64", row_wide, row_bytes)
+        return ptx.rd("mad.lo.u64", ptx.rd("cvt.u64.u32", row), row_bytes, base)
 
     def write_squares(self) -> None:
         """The first launch of a split row: this block's share of the sum into the workspace."""
         ptx = self.ptx
         _, total = self._sum_squares()
         ptx.phase("leave the sum of this block's share")
-        store = ptx.p("and.pred", self.leader, self.row_exists)
+        store = ptx.p("setp.eq.and.u32", self.in_row, 0, self.row_exists)
         index = ptx.r("mad.lo.u32", self.split, self.rows, self.row)
         ptx.op(
             "st.global.f32",
@@ -241,15 +245,16 @@ class _Row:
         ptx.phase("1 / sqrt(mean + eps)")
         mean = ptx.f("div.rn.f32", total, ptx.f("cvt.rn.f32.u32", self.n))
         inverse = ptx.f("rsqrt.approx.f32", ptx.f("add.rn.f32", mean, ptx.scalar("eps")))
-        w, y = ptx.pointer("w"), ptx.rd("add.u64", ptx.pointer("y"), self.row_offset)
+        w, y = ptx.pointer("w"), self._at_row(ptx.pointer("y"), self.row)
         ptx.phase("scale")
         for i, values in enumerate(held):
             index = ptx.r("add.u32", self.first, i * schedule.stride)
             inside = ptx.p("setp.lt.and.u32", index, self.n, self.row_exists)
             self._scale([values], [index], [inside], inverse, w, y)
 
-        def body(indices: list[R32], insides: list[Pred]) -> None:
-            stored = [ptx.p("and.pred", inside, self.row_exists) for inside in insides]
+        def body(indices: list[R32], insides: list[Pred | None]) -> None:
+            exists = self.row_exists
+            stored = [exists if inside is None else ptx.p("and.pred", inside, exists) for inside in insides]
             vectors = self._load(indices, insides)
             self._scale(vectors, indices, stored, inverse, w, y)
 
@@ -309,20 +314,21 @@ class _Row:
             total = ptx.f("add.rn.f32", total, ptx.f("ld.global.f32", at(address)))
         return total
 
-    def _over_rest(self, done: int, body: Callable[[list[R32], list[Pred]], None]) -> None:
-        """A loop over this thread's vectors from number `done` on, `unroll` at a time."""
+    def _over_rest(self, done: int, body: Callable[[list[R32], list[Pred | None]], None]) -> None:
+        """A loop over this thread's vectors from number `done` on, `unroll` at a time; the first of them
+        exists."""
         ptx, schedule = self.ptx, self.schedule
         index = ptx.r("add.u32", self.first, done * schedule.stride)
         loop, end = ptx.new_label("rest"), ptx.new_label("rest_done")
         ptx.branch(end, guard=ptx.p("setp.ge.u32", index, self.n))
         ptx.place(loop)
         indices = [index, *(ptx.r("add.u32", index, i * schedule.stride) for i in range(1, schedule.unroll))]
-        body(indices, [ptx.p("setp.lt.u32", one, self.n) for one in indices])
+        body(indices, [None, *(ptx.p("setp.lt.u32", one, self.n) for one in indices[1:])])
         ptx.op("add.u32", index, index, schedule.unroll * schedule.stride)
         ptx.branch(loop, guard=ptx.p("setp.lt.u32", index, self.n))
         ptx.place(end)
 
-    def _load(self, indices: list[R32], insides: list[Pred]) -> list[list[F32]]:
+    def _load(self, indices: Sequence[R32], insides: Sequence[Pred | None]) -> list[list[F32]]:
         """Vectors of x at element numbers; zeros past the end of the row."""
         ptx = self.ptx
         vectors = []

@@ -192,26 +192,31 @@ def _output_error(
 
 
 def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
-    """Gaussian q, K, V with scale 1/sqrt(d); every fourth head's scores spread so that they reach about
-    +-80."""
+    """Gaussian q, K, V with scale 1/sqrt(d).
+
+    Scores of the first half of the heads reach several hundred, where 2^score without the largest score
+    taken off is infinite; those of the others are as usual.
+    """
     n_head, d = problem["n_head"], problem["d"]
     cache = (problem["n_ctx"], problem["n_kv_head"], d)
     q = rng.standard_normal((n_head, d), dtype=np.float32)
-    q[3::4] *= np.float32(25.0)
+    q[: n_head // 2] *= np.float32(150.0)
     k, v = (rng.standard_normal(cache, dtype=np.float32) for _ in range(2))
     return Inputs({"q": q, "K": k, "V": v}, {"scale": float(np.float32(1.0 / math.sqrt(d)))})
 
 
 def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
-    """One key; groups of query heads that a block cannot fill; 8 heads on one; a cache that wraps the
-    ring."""
-    per_split = schedule.groups * schedule.keys
-    deep = schedule.splits * per_split * (schedule.stages if schedule.stages > 1 else 1) + schedule.keys + 1
+    """One key; query heads that a block cannot fill; 8 heads on one; a full cache that ends in each turn."""
+    per_round = schedule.groups * schedule.keys
+    lengths = [turn * per_round + turn % schedule.keys for turn in range(1, schedule.stages + 1)]
+    ends = [schedule.splits * length for length in lengths]
+    deep = ends[-1] + schedule.keys + 1
     shapes = (
         (1, 1, 64, 1, 1),
         (6, 2, 80, 2 * schedule.keys + 3, 2 * schedule.keys + 2),
-        (8, 1, 96, per_split + 1, per_split + 1),
-        (2, 1, 128, deep + 2, deep),
+        (8, 1, 96, per_round + 1, per_round + 1),
+        *((1, 1, 64, end, end) for end in ends),
+        (2 * schedule.heads, 2, 128, deep + 2, deep),
     )
     return tuple(SPEC.problem(*shape) for shape in shapes)
 

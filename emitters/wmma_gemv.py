@@ -224,11 +224,12 @@ class _MmaBody(_Body):
         return at(base, number * self.walk.threads * self.schedule.load_bytes)
 
     def _copy(self, unit: R32, offset: R32, exists: Pred) -> None:
-        """Copy a unit ahead; pieces past the end of the row become zeros."""
+        """Copy a unit ahead; pieces past the end of the row, and of a unit that does not exist, become
+        zeros."""
         ptx, nbytes = self.ptx, self.schedule.load_bytes
         base = ptx.r("add.u32", self.mine, offset)
         k = self._first(unit)
-        insides = self._inside(k, exists)
+        insides = self._inside(k, None)
         sizes = [ptx.r("selp.b32", nbytes, 0, inside) for inside in insides]
         opcode = f"cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global"
         for r, row in enumerate(self.rows):

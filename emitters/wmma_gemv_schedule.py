@@ -160,7 +160,7 @@ def edge_problems(schedule: WmmaGemvSchedule) -> tuple[Problem, ...]:
     fewest = 1 if is_mma else schedule.tile_rows
     in_flight = max(schedule.stages, schedule.unroll)
     problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest)
-    problems = (*problems, SPEC.problem(fewest, least))
+    problems = (*problems, *(SPEC.problem(fewest, end) for end in range(least, UNIT, least)))
     if schedule.x_chunk == 0:
         return problems
     return (*problems, SPEC.problem(fewest + 2, schedule.x_chunk * schedule.splits + UNIT + least))

@@ -77,6 +77,7 @@ def test_attention_that_lacks_one_key_is_a_mismatch(n: int) -> None:
     heads, d = 3, 128
     problem = entry.spec.problem(heads, 1, d, n, n)
     inputs = entry.inputs(problem, np.random.default_rng(11))
+    inputs.buffers["q"][:] = np.random.default_rng(12).standard_normal((heads, d), dtype=np.float32)
     q, k, v = (inputs.buffers[name].astype(np.float64) for name in ("q", "K", "V"))
     weights = np.exp(inputs.scalars["scale"] * q @ k[:, 0].T)
     missing = median_index(weights)
