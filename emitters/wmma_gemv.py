@@ -224,8 +224,10 @@ class _MmaBody(_Body):
         return at(base, number * self.walk.threads * self.schedule.load_bytes)
 
     def _copy(self, unit: R32, offset: R32, exists: Pred) -> None:
-        """Copy a unit ahead; pieces past the end of the row, and of a unit that does not exist, become
-        zeros."""
+        """Copy a unit ahead; pieces past the end of the row become zeros.
+
+        A unit that does not exist is left out: nobody waits for it before the next chunk fills its slot.
+        """
         ptx, nbytes = self.ptx, self.schedule.load_bytes
         base = ptx.r("add.u32", self.mine, offset)
         k = self._first(unit)
