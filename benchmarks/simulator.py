@@ -17,7 +17,7 @@ from emitters import KERNELS
 from emitters.kernel import EmittedKernel, Inputs, Kernel, Problem
 from emitters.target import Target
 from search_spaces import space_for
-from tuner.gate import launches
+from tuner.devices.simulation import launches
 from tuner.simulator import Module, Report, parse, simulate
 
 TARGET = Target.of("sm_89")

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from emitters import kernel_named
 from emitters.kernel import Expected, Inputs, Kernel, Problem
-from results.expression import evaluate
-from results.plan import KernelStep, LaunchPlan, MemsetStep
+from results.plan import LaunchPlan
 from results.trial import Verdict
 from tuner.devices.device import Candidate
-from tuner.devices.sampling import parsed
-from tuner.simulator import Launch, Memset, Module, Report, simulate
+from tuner.devices.simulation import launches, parsed
+from tuner.simulator import Module, Report, simulate
 
 WORKSPACE = "workspace"
 STEP_BUDGET = 1_000_000  # of a batch of blocks; the longest edge problem takes some tens of thousands
@@ -64,34 +63,6 @@ def prove_on(
             mismatches, first_bad, fault, fault_message = verdict
             return Verdict(mismatches, tuple(tried), first_bad, fault, fault_message)
     return Verdict(0, tuple(tried))
-
-
-def launches(plan: LaunchPlan, sizes: Mapping[str, int], inputs: Inputs) -> list[Launch | Memset]:
-    """The plan for one problem, as the simulator takes it.
-
-    Args:
-        plan: With formulas.
-        sizes: Of the problem.
-        inputs: As the schedule wants them, with every scalar.
-    """
-    return [
-        Memset(step.buffer, step.byte, evaluate(step.nbytes, sizes))
-        if isinstance(step, MemsetStep)
-        else _launch(step, sizes, inputs)
-        for step in plan.steps
-    ]
-
-
-def _launch(step: KernelStep, sizes: Mapping[str, int], inputs: Inputs) -> Launch:
-    arguments: list[str | int | float] = []
-    for argument in step.arguments:
-        if argument in inputs.scalars:
-            arguments.append(float(inputs.scalars[argument]))
-        elif argument in inputs.buffers:
-            arguments.append(argument)
-        else:
-            arguments.append(evaluate(argument, sizes))
-    return Launch(step.entry, step.grid_for(sizes), step.block, step.shared_bytes, tuple(arguments))
 
 
 def _judge(

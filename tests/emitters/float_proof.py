@@ -11,7 +11,7 @@ from emitters.kernel import Inputs, Kernel, ParameterValue, Problem
 from emitters.target import Target
 from search_spaces import space_for
 from search_spaces.space import Space
-from tuner.gate import launches
+from tuner.devices.simulation import launches
 from tuner.simulator import Report, simulate
 
 FLOAT_KERNELS = (

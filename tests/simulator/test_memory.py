@@ -47,6 +47,13 @@ def test_narrow_loads_extend_to_their_register(name: str) -> None:
     assert np.array_equal(report.buffers["c"], a.astype(np.int32))
 
 
+def test_scratch_is_written_in_place() -> None:
+    a = np.arange(32, dtype=np.uint32)
+    body = START + "ld.global.u32 %r5, [%rd2]; add.u32 %r5, %r5, 1; st.global.u32 [%rd2], %r5; ret;"
+    run(entry(body), {"a": a, "c": np.zeros(32, np.uint32)}, outputs=(), scratch=("a",))
+    assert np.array_equal(a, np.arange(1, 33))
+
+
 def test_inputs_are_never_changed_and_results_are_copies() -> None:
     a = np.arange(32, dtype=np.uint32)
     report = run(

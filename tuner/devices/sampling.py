@@ -16,12 +16,11 @@ import numpy as np
 from emitters import kernel_named
 from emitters.kernel import EmittedKernel, Inputs, Kernel, Problem
 from emitters.target import WARP
-from results.expression import evaluate
-from results.plan import KernelStep, MemsetStep
 from tuner.cubin import Binary
 from tuner.devices.errors import CandidateFaultError
+from tuner.devices.simulation import launches, parsed
 from tuner.sass import MMA, NEVER, Code
-from tuner.simulator import Counters, Launch, Memset, parse, simulate
+from tuner.simulator import Counters, Launch, Memset, simulate
 from tuner.work import Fill, PlanWork, Work
 
 SECTOR_BYTES = 32
@@ -33,10 +32,6 @@ _MEMORY = ("LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "LDL", "STL", "RED", "A
 _CONTROL = ("BAR", "BRA", "EXIT", "NOP", "DEPBAR", "LDGDEPBAR", "MEMBAR", "S2R", NEVER)
 _FLOAT = ("FADD", "FMUL", "FFMA", "MUFU", "SHFL")
 _NOT_INTEGER = frozenset((*MMA, *_MEMORY, *_CONTROL, *_FLOAT))
-
-
-# The gate and the sampling of one candidate run one after the other in one process and share the parsed text.
-parsed = lru_cache(maxsize=2)(parse)
 
 
 class UnknownMmaError(ValueError):
@@ -61,22 +56,25 @@ def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands
     workspace = emitted.plan.workspace_for(sizes)
     if workspace:
         buffers["workspace"] = np.zeros(workspace, np.uint8)
-    launches = [_launch(step, sizes, buffers, operands.scalars) for step in emitted.plan.steps]
-    sampled = {
-        number: _middle(launch.grid) for number, launch in enumerate(launches) if isinstance(launch, Launch)
-    }
-    # Values are judged by the gate. Here outputs are plain buffers and races are not looked for.
-    report = simulate(parsed(emitted.ptx), launches, buffers, outputs=(), blocks=sampled, races=False)
+    plan = launches(emitted.plan, sizes, Inputs(buffers, operands.scalars))
+    runs = [step for step in plan if isinstance(step, Launch)]
+    sampled = {number: _middle(launch.grid) for number, launch in enumerate(runs)}
+    # Values are judged by the gate. Here memsets are left out, outputs are overwritten in place, and races
+    # are not looked for.
+    scratch = [name for name in (*kernel_named(emitted.kernel).spec.outputs, "workspace") if name in buffers]
+    module = parsed(emitted.ptx)
+    report = simulate(module, runs, buffers, outputs=(), scratch=scratch, blocks=sampled, races=False)
     if report.faults:
         raise CandidateFaultError(report.faults[0].kind, f"{report.faults[0]} on {problem}")
+    counted = iter(report.counters)
     steps: list[Work | Fill] = []
-    for launch, counters in zip(launches, report.counters, strict=True):
-        if isinstance(launch, Memset):
-            steps.append(Fill(float(launch.nbytes or 0)))
+    for step in plan:
+        if isinstance(step, Memset):
+            steps.append(Fill(float(step.nbytes or 0)))
         else:
-            function = binary.function(launch.entry)
-            shared = function.shared_bytes + launch.shared_bytes
-            steps.append(work_of(launch, counters, function.registers, shared, function.code))
+            function = binary.function(step.entry)
+            shared = function.shared_bytes + step.shared_bytes
+            steps.append(work_of(step, next(counted), function.registers, shared, function.code))
     return PlanWork(tuple(steps), float(sum(buffer.nbytes for buffer in buffers.values())))
 
 
@@ -191,22 +189,3 @@ def _middle(grid: tuple[int, int, int]) -> Sequence[int]:
     x, y, z = grid
     layer = x * y
     return sorted({layer * number + layer // 2 for number in (0, z // 2, z - 1)})
-
-
-def _launch(
-    step: KernelStep | MemsetStep,
-    sizes: Mapping[str, int],
-    buffers: Mapping[str, Any],
-    scalars: Mapping[str, float],
-) -> Launch | Memset:
-    if isinstance(step, MemsetStep):
-        return Memset(step.buffer, step.byte, evaluate(step.nbytes, sizes))
-    arguments: list[str | int | float] = []
-    for name in step.arguments:
-        if name in buffers:
-            arguments.append(name)
-        elif name in scalars:
-            arguments.append(float(scalars[name]))
-        else:
-            arguments.append(evaluate(name, sizes))
-    return Launch(step.entry, step.grid_for(sizes), step.block, step.shared_bytes, tuple(arguments))

@@ -71,6 +71,7 @@ def simulate(
     buffers: Mapping[str, NDArray[Any]],
     *,
     outputs: Sequence[str] = ("c",),
+    scratch: Sequence[str] = (),
     blocks: Sample = None,
     races: bool = True,
     counters: bool = True,
@@ -82,9 +83,10 @@ def simulate(
     Args:
         module: a parsed module (parsed and lowered once, whatever is run of it), or PTX text.
         steps: launches and memsets, in order.
-        buffers: arrays by name, C-contiguous, of any type; never modified.
+        buffers: arrays by name, C-contiguous, of any type; never modified, unless they are `scratch`.
         outputs: buffers whose contents are undefined before the plan (outputs and workspaces): they are
             filled with poison, and a read before a write is a fault.
+        scratch: buffers that may be written in place: what a large one costs is not its copy.
         blocks: linear indices of the blocks to run of every launch, or such by step number; None for all.
         races: look for races on shared and global memory.
         counters: count traffic (sectors and wavefronts); instructions are always counted.
@@ -97,7 +99,7 @@ def simulate(
     if isinstance(module, str):
         module = parse(module)
     programs = {step.entry: program_of(module, step.entry) for step in steps if isinstance(step, Launch)}
-    memory = _memory(module, programs, buffers, outputs)
+    memory = _memory(module, programs, buffers, outputs, scratch)
     findings = Findings()
     counted = []
     with np.errstate(all="ignore"):
@@ -120,8 +122,9 @@ def _memory(
     programs: Mapping[str, Program],
     buffers: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
+    scratch: Sequence[str],
 ) -> GlobalMemory:
-    missing = [name for name in outputs if name not in buffers]
+    missing = [name for name in (*outputs, *scratch) if name not in buffers]
     if missing:
         raise PtxError(f"output {missing[0]!r} is no buffer; buffers: {', '.join(buffers) or 'none'}")
     cell = min((program.global_bytes for program in programs.values()), default=4)
@@ -129,7 +132,8 @@ def _memory(
     for name, array in buffers.items():
         if not array.flags.c_contiguous:
             raise PtxError(f"buffer {name!r} must be C-contiguous")
-        memory.add(name, array, name in outputs, cell)
+        buffer = memory.add(name, array, name in outputs, cell)
+        buffer.owned = buffer.owned or name in scratch
     for name, variable in module.variables.items():
         if variable.space in ("global", "const"):
             data = np.frombuffer(variable.initial or bytes(variable.nbytes), np.uint8)
