@@ -170,7 +170,10 @@ class FrozenEntry:
 
     @property
     def margin(self) -> float | None:
-        """How much slower the runner-up is: 0.02 for two percent, 0 for a tie; None without one."""
+        """How much slower the runner-up is: 0.02 for two percent, 0 for a tie; None without one.
+
+        Below 0 where it was the faster one alone, and lost or was tied in the final.
+        """
         return self.runner_up.time_us / self.measurement.time_us - 1 if self.runner_up else None
 
     @cached_property

@@ -1,6 +1,9 @@
-"""Promotion: the best trial of each kernel, arch and problem, proven anew in a fresh process, is pinned."""
+"""Promotion: the best trial of each kernel, arch and problem, proven anew in a fresh process, is pinned.
 
-from collections.abc import Callable, Sequence
+Where the fastest of a study were timed again side by side, the best is whom that final chose.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +17,7 @@ from emitters.target import Target
 from results.analysis import Ranking, time_of, winners
 from results.entry import Contract, Limit, Operand
 from results.errors import FrozenError
+from results.finals import Final, finals_in
 from results.frozen import FrozenEntry, RunnerUp, freeze
 from results.trial import Trial, Verdict
 from tuner.devices import device_named
@@ -77,8 +81,25 @@ def promote_best(
     found = winners(current)
     if not found:
         say("nothing to promote: no trial has a time; `tune run` makes some")
+    finals = finals_in(out)
     with Fresh(assembler) as fresh:
-        return [_promote(out, ranking, fresh, say) for ranking in found]
+        return [_promote(out, as_final_says(ranking, finals, say), fresh, say) for ranking in found]
+
+
+def as_final_says(ranking: Ranking, finals: Mapping[str, Final], say: Callable[[str], None]) -> Ranking:
+    """The ranking with its best study's finalists in the order of their final, whom it chose first.
+
+    A final of which the best trial was none is out of date, and changes nothing: a faster one came after it.
+    """
+    study = ranking.best.study
+    final = finals.get(study)
+    if final is None or ranking.best.number not in final.numbers:
+        return ranking
+    say(f"{study}: {final}")
+    finalists = [trial for trial in ranking.trials if trial.study == study and trial.number in final.numbers]
+    finalists.sort(key=lambda trial: (trial.number != final.chosen, final.median_us(trial.number)))
+    others = [trial for trial in ranking.trials if trial not in finalists]
+    return Ranking((*finalists, *others))
 
 
 def contract_of(kernel: Kernel[Any]) -> Contract:
@@ -135,11 +156,18 @@ def _promote(out: Path, ranking: Ranking, fresh: Fresh, say: Callable[[str], Non
         except FrozenError as error:
             say(f"{what}: kept as it is: {error}")
             return Promotion(trial, None, str(error))
-        margin = "alone" if entry.margin is None else f"{100 * entry.margin:.2f} % before the next"
-        say(f"{what}: pinned at {pinned}, {time_of(trial):.2f} us {word}, {margin}")
+        say(f"{what}: pinned at {pinned}, {time_of(trial):.2f} us {word}, {_margin(entry.margin)}")
         say(f"  {schedule_text(trial.schedule)}")
         return Promotion(trial, pinned)
     return Promotion(ranking.best, None, why_not, is_failed=True)
+
+
+def _margin(margin: float | None) -> str:
+    if margin is None:
+        return "alone"
+    if margin < 0:
+        return f"{-100 * margin:.2f} % behind the next where each was timed alone"
+    return f"{100 * margin:.2f} % before the next"
 
 
 def _prove(
@@ -158,7 +186,12 @@ def _prove(
                 trial.outcome,
                 f"its {name} is not what was timed, by ptx-tuner {made[0]} with ptxas {made[1]}; tune again",
             )
-    return fresh.prove(candidate, problem, SEED, _device_of(trial, say))
+    device = _device_of(trial, say)
+    try:
+        return fresh.prove(candidate, problem, SEED, device)
+    finally:
+        if device is not None:
+            device.close()
 
 
 def _device_of(trial: Trial, say: Callable[[str], None]) -> Device | None:
@@ -167,7 +200,7 @@ def _device_of(trial: Trial, say: Callable[[str], None]) -> Device | None:
     if not trial.measurement.source.is_measured:
         return None
     try:
-        device = device_named(trial.key.device.partition(":")[0])
+        device = device_named(trial.key.device)
     except DeviceError as error:
         say(f"  without {trial.key.device} the whole problem is simulated instead ({error})")
         return None

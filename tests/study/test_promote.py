@@ -1,5 +1,6 @@
 """What gets pinned: the best that proves right again; a measured one before any predicted one."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from fake_device import FakeDevice, time_of
 from toy_study import few, rows_in, run, task_on
 
 import results
+from results.finals import Final, keep_final
 from results.store import TrialStore
 from results.trial import Measurement, Source, Trial
 from tuner.freezing import verify_pinned
@@ -63,6 +65,44 @@ def test_a_measured_time_comes_before_a_faster_predicted_one(tmp_path: Path, row
     assert pinned == [False]
     assert any("a predicted kernel never replaces a measured one" in line for line in said)
     assert not results.frozen.load("toy", 8192, arch="sm_89", out=tmp_path).is_predicted
+
+
+def test_whom_the_final_chose_comes_first(tmp_path: Path, rows: list[Trial]) -> None:
+    """The fourth alone won the rounds; the first alone was next in them."""
+    own = sorted((row for row in rows if row.duplicate_of is None), key=lambda row: time_of(row.schedule))
+    numbers = tuple(row.number for row in own[:4])
+    final = Final(numbers, (101.0, 104.0, 103.0, 100.0), (numbers[3],), numbers[3])
+    keep_final(tmp_path, own[0].study, final)
+    said, pinned = promote(tmp_path, own)
+    assert pinned == [True]
+    assert said[0] == f"{own[0].study}: {final}"
+    manifest = results.frozen.load("toy", 8192, arch="sm_89", out=tmp_path).manifest
+    assert (manifest["number"], manifest["runner_up"]["number"]) == (numbers[3], numbers[0])
+    assert any(re.search(r"\d % behind the next where each was timed alone", line) for line in said)
+
+
+def test_a_final_that_the_best_was_not_in_is_out_of_date(tmp_path: Path, rows: list[Trial]) -> None:
+    own = sorted((row for row in rows if row.duplicate_of is None), key=lambda row: time_of(row.schedule))
+    late = Final((own[1].number, own[2].number), (100.0, 99.0), (own[2].number,), own[2].number)
+    keep_final(tmp_path, own[0].study, late)
+    assert promote(tmp_path, own)[1] == [True]
+    manifest = results.frozen.load("toy", 8192, arch="sm_89", out=tmp_path).manifest
+    assert manifest["number"] == own[0].number
+
+
+def test_a_measured_one_is_proven_on_the_gpu_that_measured_it(
+    tmp_path: Path, rows: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name: the first GPU of a machine may be another model."""
+    own = next(row for row in rows if row.duplicate_of is None)
+    device = FakeDevice(name="cuda:NVIDIA L4")
+    measured = replace(timed(own, 90.0, Source.CUDA_EVENTS), key=replace(own.key, device=device.name))
+    names: list[str] = []
+    monkeypatch.setattr("tuner.promote.device_named", lambda name: names.append(name) or device)
+    assert promote(tmp_path, [measured])[1] == [True]
+    assert names == ["cuda:NVIDIA L4"]
+    assert device.touched == [dict(own.schedule)]
+    assert device.closed.is_set()
 
 
 def test_a_candidate_that_is_wrong_is_passed_over(tmp_path: Path) -> None:
