@@ -51,7 +51,7 @@ DEVICES: dict[str, DeviceEntry] = {
     "sim": DeviceEntry(
         "sim:GPU", "no GPU needed: the simulator proves, the cost model predicts", _open_simulated
     ),
-    "cuda": DeviceEntry("cuda[:N]", "an NVIDIA GPU: proves and measures on it", _open_cuda),
+    "cuda": DeviceEntry("cuda[:N|all]", "an NVIDIA GPU, or all: proves and measures there", _open_cuda),
     "replay": DeviceEntry("replay:FILE", "a recorded space answers", _open_replay),
 }
 DEFAULT_SIMULATED = "sim:rtx4090"
