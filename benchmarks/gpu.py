@@ -18,12 +18,13 @@ from pathlib import Path
 
 from emitters import kernel_named
 from emitters.kernel import Problem, schedule_values
+from results.finals import Final
 from results.trial import Measurement, StudyKey, Trial
 from search_spaces import space_for
 from tuner.baselines import BaselineTime, time_baselines
 from tuner.devices.cuda import CudaDevice, CudaDevices, open_cuda
 from tuner.devices.device import DeviceError
-from tuner.finals import Final, final_of
+from tuner.finals import final_of
 from tuner.library_calls import Libraries
 from tuner.ptxas import Assembler
 from tuner.study import Tuning

@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tuner.checking",
         "tuner.single",
         "tuner.finals",
+        "tuner.closing",
         "tuner.promote",
         "tuner.freezing",
         "tuner.doctor",

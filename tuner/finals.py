@@ -1,11 +1,11 @@
 """The last word on a measured study: its fastest are timed again, interleaved, and one is chosen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from emitters.kernel import Problem
 from emitters.target import Target
+from results.finals import Final
 from results.trial import Outcome, Trial
 from tuner.devices.device import Candidate
 from tuner.devices.jobs import Finalists
@@ -21,53 +21,6 @@ class Arena(Protocol):
     @property
     def target(self) -> Target: ...
     def compare(self, candidates: Sequence[Candidate], problem: Problem, seed: int) -> Finalists: ...
-
-
-@dataclass(frozen=True)
-class Final:
-    """What a final found.
-
-    Attributes:
-        numbers: Of the trials, fastest first as they had been measured alone.
-        medians_us: Of each in the interleaved rounds.
-        tied: Numbers of those that are not shown to be slower than the fastest, which is one of them.
-        chosen: The winner's number; in a tie, that of the simplest of the tied.
-    """
-
-    numbers: tuple[int, ...]
-    medians_us: tuple[float, ...]
-    tied: tuple[int, ...]
-    chosen: int
-
-    @property
-    def is_tie(self) -> bool:
-        return len(self.tied) > 1
-
-    @property
-    def time_us(self) -> float:
-        """Of the chosen one."""
-        return self.medians_us[self.numbers.index(self.chosen)]
-
-    def __str__(self) -> str:
-        times = ", ".join(
-            f"{number}: {time_us:.2f} us"
-            for number, time_us in zip(self.numbers, self.medians_us, strict=True)
-        )
-        if not self.is_tie:
-            return f"trial {self.chosen} is the fastest in interleaved rounds ({times})"
-        tied = ", ".join(map(str, self.tied))
-        return (
-            f"trials {tied} are tied in interleaved rounds; {self.chosen}, the simplest, is taken ({times})"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "numbers": list(self.numbers),
-            "medians_us": list(self.medians_us),
-            "tied": list(self.tied),
-            "chosen": self.chosen,
-        }
 
 
 def final_of(

@@ -74,7 +74,9 @@ def summarise(task: Task, study: str, rows: Sequence[Trial]) -> Summary:
     return Summary(study, rows, found[0] if found else None, baseline, bound_us, operations)
 
 
-def lines(summary: Summary, title: str, elapsed_s: float, finished: int, out: Path) -> list[str]:
+def lines(
+    summary: Summary, title: str, elapsed_s: float, finished: int, out: Path, beside: Sequence[str] = ()
+) -> list[str]:
     """The summary for a person, a line each.
 
     Args:
@@ -83,6 +85,7 @@ def lines(summary: Summary, title: str, elapsed_s: float, finished: int, out: Pa
         elapsed_s: How long this run took.
         finished: Trials that this run finished.
         out: Where the rows are.
+        beside: Lines to go below the figures: the final, what else was timed.
     """
     failed = sum(summary.failures.values())
     rate = 60 * finished / elapsed_s if elapsed_s > 0 else 0.0
@@ -99,6 +102,7 @@ def lines(summary: Summary, title: str, elapsed_s: float, finished: int, out: Pa
         text.append(f"              {schedule_text(summary.best.schedule)}")
         text.append(f"hand-written: {_by_hand(summary)}")
         text.append(f"bound:        {summary.bound_us:.2f} us")
+    text += beside
     text.append(f"rows:         {out / 'trials'}, study {summary.study}")
     if summary.best is not None:
         text.append(f"next:         tune promote best --out {out}")

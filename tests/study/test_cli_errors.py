@@ -46,6 +46,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
         ((*RUN, "--look-ahead", "0"), r"^--look-ahead must be at least 1, got 0$"),
         ((*RUN, "--seed", "-1"), r"^--seed must be within 0\.\.2\^63-1, got -1$"),
         ((*RUN, "--timeout", "0"), r"^--timeout must be above 0 s, got 0$"),
+        ((*RUN, "--baseline"), r"^--baseline must have a GPU to be timed on, got sim:rtx4090; use cuda$"),
         ((*RUN, "--ptxas", "/no/such/ptxas"), r"^no ptxas: /no/such/ptxas is not a program"),
         ((*RUN, "--trails", "3"), r"No such option: --trails.*--trials"),
         (("rnu",), r"No such command 'rnu'"),

@@ -40,6 +40,9 @@ def run(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for a candidate at each stage.")
     ] = 120.0,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Time cuBLAS, torch or CuPy as well, on the GPU.")
+    ] = False,
     ptxas: Ptxas = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,6 +50,8 @@ def run(
     import optuna
     from rich.console import Console
 
+    from results.analysis import time_of
+    from tuner import closing
     from tuner.commands.output import cores, print_json
     from tuner.progress import Progress
     from tuner.ptxas import Assembler
@@ -72,19 +77,31 @@ def run(
     console = Console(stderr=as_json)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if baseline:
+            closing.check_baselines(task)
         with Progress(console, title, trials) as progress:
             tuning = Tuning(task, request, progress)
             ending = tuning.run()
+            elapsed_s = progress.elapsed_s
+        closed = closing.Closing()
+        if ending is not Ending.INTERRUPTED:
+            try:
+                closed = closing.close_study(task, tuning.name, tuning.rows, request, baseline)
+            except KeyboardInterrupt:
+                ending = Ending.INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
         task.device.close()
     summary = summarise(task, tuning.name, tuning.rows)
     if as_json:
-        print_json({**summary.to_json(), "ending": ending, "out": str(Path(out).absolute())})
+        where = {"ending": ending, "out": str(Path(out).absolute())}
+        print_json({**summary.to_json(), **closed.to_json(), **where})
     else:
         if ending is Ending.INTERRUPTED:
             console.print("interrupted: the same command goes on where this stopped", highlight=False)
-        for line in lines(summary, title, progress.elapsed_s, progress.finished_here, out):
+        best_us = None if summary.best is None else time_of(summary.best)
+        beside = closing.lines(closed, best_us)
+        for line in lines(summary, title, elapsed_s, progress.finished_here, out, beside):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if ending is Ending.INTERRUPTED:
         raise typer.Exit(130)
