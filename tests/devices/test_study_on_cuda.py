@@ -1,5 +1,6 @@
 """A whole study on the stand-in GPU: what a user's `tune run --device cuda` does, in CI."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from emitters.kernel import schedule_values
 from results.store import TrialStore
 from results.trial import Outcome, Source, StudyKey, Trial
 from search_spaces import space_for
-from tuner.devices.cuda import CudaDevice
+from tuner.devices.cuda import CudaDevice, CudaDevices
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
 from tuner.finals import final_of
@@ -33,7 +34,7 @@ class Silent:
     def notice(self, line: str) -> None: ...
 
 
-def task_on(device: CudaDevice) -> Task:
+def task_on(device: CudaDevice | CudaDevices) -> Task:
     kernel = kernel_named("affine_f32")
     problem = kernel.spec.problem(5000)
     space = space_for(kernel.id, device.target)
@@ -79,3 +80,34 @@ def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
     with TrialStore(tmp_path) as store:
         kept: Any = store.trials(tuning.name)
     assert {row.number for row in kept} == {row.number for row in tuning.rows}
+
+
+def test_several_gpus_work_on_one_study(tmp_path: Path) -> None:
+    """Two lanes mark, measure and ring at once: every trial has its row, and each GPU had some of them."""
+    devices = [TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), POLICY) for _ in range(2)]
+    measured: dict[int, int] = {0: 0, 1: 0}
+    busy = threading.Barrier(2)
+
+    def counted(index: int, measure: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            measured[index] += 1
+            if measured[index] == 1:
+                busy.wait(60)  # both lanes are in use at one moment, or this breaks
+            return measure(*arguments)
+
+        return wrapped
+
+    for index, device in enumerate(devices):
+        device.measure = counted(index, device.measure)  # type: ignore[method-assign]
+    both = CudaDevices(devices)
+    assert (both.lanes, both.name) == (2, devices[0].name)
+    request = Request(trials=8, out=tmp_path, assembler=Assembler(), sampler="random", seed=3, look_ahead=4)
+    tuning = Tuning(task_on(both), request, Silent())
+    assert tuning.run() is Ending.COMPLETE
+    rows = [row for row in tuning.rows if row.outcome is Outcome.OK]
+    assert sum(measured.values()) == len(rows)
+    assert min(measured.values()) >= 1
+    with TrialStore(tmp_path) as store:
+        kept = store.trials(tuning.name)
+    assert [row.number for row in kept] == list(range(len(tuning.rows)))
+    assert all(row.outcome.has_time for row in kept)
