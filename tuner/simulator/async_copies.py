@@ -82,7 +82,7 @@ def cp(opcode: Opcode) -> Recipe:
     if opcode.flag("commit_group"):
         return Effect(_bind_commit, "cp.async.commit")
     if opcode.flag("wait_group"):
-        return Effect(lambda site: _bind_wait(site, site.whole(site.operands[0])), "cp.async.wait")
+        return Effect(_bind_wait_group, "cp.async.wait")
     if opcode.flag("wait_all"):
         return Effect(lambda site: _bind_wait(site, -1), "cp.async.wait")
     cache = opcode.choice("ca", "cg")
@@ -90,6 +90,11 @@ def cp(opcode: Opcode) -> Recipe:
     opcode.choice("shared", "shared::cta")
     opcode.choice("global")
     return Effect(lambda site: _bind_copy(site, cache, policy), "cp.async")
+
+
+def _bind_wait_group(site: Site) -> Closure:
+    site.expect(1)
+    return _bind_wait(site, site.whole(site.operands[0]))
 
 
 def _bind_copy(site: Site, cache: str, policy: bool) -> Closure:

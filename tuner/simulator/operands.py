@@ -35,6 +35,8 @@ def read_operand(text: str) -> Operand:
     """Turn the text of one operand into its value; raise `ValueError` for what is none."""
     text = text.strip()
     first = text[:1]
+    if not first:
+        raise ValueError("an operand is missing")
     if first == "{":
         return Vector(tuple(read_operand(item) for item in text[1:-1].split(",")))
     if first == "[":
@@ -47,7 +49,7 @@ def read_operand(text: str) -> Operand:
     if first.isdigit() or first in "+-.":
         return _number(text)
     if "|" in text:
-        left, right = text.split("|")
+        left, _, right = text.partition("|")
         return Pair(read_operand(left), read_operand(right))
     if _SIMPLE.fullmatch(text):
         return Name(text)
@@ -75,7 +77,8 @@ def _address(text: str) -> Address:
     if "{" in text:
         base, _, rest = text.partition(",")
         coordinates = read_operand(rest)
-        assert isinstance(coordinates, Vector)
+        if not isinstance(coordinates, Vector):
+            raise ValueError(f"address [{text}] is not understood")
         return Address(Name(base.strip()), 0, coordinates)
     base, sign, offset = text.partition("+")
     if not sign:

@@ -40,6 +40,9 @@ _VARIABLE = re.compile(
     r"\s*\.(?P<type>\w+)(?P<more>(?:\s*\.(?:ptr|const|global|shared|local|align\s+\d+))*)\s+(?P<name>[\w$%]+)"
     r"\s*(?P<dims>(?:\[[^\]]*\]\s*)*)"
 )
+_COUNT = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
+MOST_REGISTERS = 1 << 20
+"""In one declaration: far beyond any compiler's, and before a slip of the pen takes the memory."""
 _TO_LINE_END = {"version", "target", "address_size", "loc", "file"}
 _STATE_SPACES = {"shared", "global", "const", "local", "param"}
 _PASSED_OVER = {"pragma", "branchtargets", "calltargets", "callprototype", "alias"}
@@ -138,7 +141,12 @@ class _Parser:
         statement = self.text[self.position : end]
         self.position = end + 1
         head, _, value = statement.partition("=")
-        return [self.variable(part, space, start, value.strip()) for part in _declared(head)]
+        try:
+            return [self.variable(part, space, start, value.strip()) for part in _declared(head)]
+        except PtxError:
+            raise
+        except ValueError as error:
+            raise self.error(str(error), start) from None
 
     def variable(self, statement: str, space: str, start: int, value: str = "") -> Variable:
         match = _VARIABLE.fullmatch(statement.strip())
@@ -151,9 +159,14 @@ class _Parser:
             size *= int(vector[1])
         # `.ptr ... .align N` speaks of the memory pointed to, not of the parameter
         aligned = re.search(r"\.align\s+(\d+)", attributes.split(".ptr")[0])
+        if aligned and int(aligned[1]).bit_count() != 1:
+            raise self.error(f"an alignment must be a power of two, got {aligned[1]}", start)
         count = 1
         for dimension in re.findall(r"\[([^\]]*)\]", match["dims"]):
-            count *= read_integer(dimension.strip()) if dimension.strip() else 0
+            digits = dimension.strip()
+            if digits and not _COUNT.fullmatch(digits):
+                raise self.error(f"array size {digits!r} is no whole number", start)
+            count *= read_integer(digits) if digits else 0
         initial = self.initial(value, match["type"], size * count, start) if value else None
         return Variable(
             match["name"],
@@ -170,7 +183,10 @@ class _Parser:
         for item in value.replace("{", " ").replace("}", " ").split(","):
             operand = read_operand(item) if item.strip() else Integer(0)
             if isinstance(operand, Float):
-                data += struct.pack({"f32": "<f", "f64": "<d", "f16": "<e"}[type_], operand.value)
+                form = {"f32": "<f", "f64": "<d", "f16": "<e"}.get(type_)
+                if form is None:
+                    raise self.error(f"a .{type_} cannot be initialised with a float", start)
+                data += struct.pack(form, operand.value)
             elif isinstance(operand, Integer):
                 size = TYPE_BYTES[type_]
                 data += (operand.value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
@@ -181,9 +197,9 @@ class _Parser:
     def parenthesised(self, space: str, start: int) -> list[Variable]:
         """Read a parameter list if one follows."""
         text, position = self.text, self.position
-        while text[position].isspace():
+        while text[position : position + 1].isspace():
             position += 1
-        if text[position] != "(":
+        if text[position : position + 1] != "(":
             return []
         end = text.find(")", position)
         if end < 0:
@@ -311,6 +327,10 @@ class _Parser:
                 raise self.error("this register declaration is not understood", start)
             self.position = match.end()
             for base, count in _REGISTER_RANGE.findall(match[2]):
+                if count and int(count) > MOST_REGISTERS:
+                    raise self.error(
+                        f"a declaration has at most {MOST_REGISTERS} registers, got {count}", start
+                    )
                 names = [f"{base}{number}" for number in range(int(count))] if count else [base]
                 for declared in names:
                     unique = f"{declared}@{scope}" if scope else declared
@@ -342,5 +362,8 @@ def _declared(statement: str) -> list[str]:
     """Split `.b8 a[4], b[4]` into declarations that each carry the type; leave a single one alone."""
     parts = [part.strip() for part in re.split(r",(?![^\[]*\])", statement)]
     first = parts[0]
-    prefix = first[: re.search(r"[\w$%]+\s*(?:\[[^\]]*\]\s*)*$", first).start()]  # type: ignore[union-attr]
+    name = re.search(r"[\w$%]+\s*(?:\[[^\]]*\]\s*)*$", first)
+    if name is None:
+        raise ValueError(f"declaration {first!r} is not understood")
+    prefix = first[: name.start()]
     return [first, *(prefix + part for part in parts[1:])]

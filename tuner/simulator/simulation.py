@@ -23,7 +23,7 @@ from tuner.simulator.report import Findings, Report, Unwritten
 from tuner.simulator.scalar_types import SCALARS
 from tuner.simulator.syntax import Function, Module, PtxError
 
-Argument: TypeAlias = str | int | float
+Argument: TypeAlias = str | int | float | bytes
 LANES_A_BATCH = 16384
 SHARED_BYTES_A_BATCH = 32 << 20
 CLOCK_BYTES_A_BATCH = 96 << 20
@@ -33,7 +33,11 @@ STEP_BUDGET = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch. A str argument names a buffer, numbers are typed by the entry's parameters."""
+    """One kernel launch.
+
+    A str argument names a buffer, numbers are typed by the entry's parameters, bytes are a parameter as it lies
+    in memory (a struct, a half).
+    """
 
     entry: str
     grid: tuple[int, int, int]
@@ -211,9 +215,15 @@ def _parameters(program: Program, step: Launch, memory: GlobalMemory) -> bytes:
 
 def _argument_bytes(function: Function, variable: Any, argument: Argument, memory: GlobalMemory) -> bytes:
     where = f"argument {variable.name} of {function.name}"
+    if isinstance(argument, bytes):
+        if len(argument) != variable.nbytes:
+            raise PtxError(
+                f"{where} is {variable.nbytes} bytes of .{variable.type}, got {len(argument)} bytes"
+            )
+        return argument
     scalar = SCALARS.get(variable.type)
     if scalar is None or variable.nbytes != scalar.nbytes:
-        raise PtxError(f"{where} is {variable.nbytes} bytes of .{variable.type}; only scalars can be passed")
+        raise PtxError(f"{where} is {variable.nbytes} bytes of .{variable.type}; it takes bytes, no scalar")
     if isinstance(argument, str):
         buffer = memory.buffers.get(argument)
         if buffer is None:
