@@ -37,37 +37,38 @@ class Ranking:
 
     @property
     def margin(self) -> float | None:
-        """How much slower the runner-up is: 0.02 for two percent; None without one."""
-        return time_of(self.trials[1]) / time_of(self.best) - 1 if len(self.trials) > 1 else None
+        """How much more the runner-up takes: 0.02 for two percent; None without one."""
+        return figure_of(self.trials[1]) / figure_of(self.best) - 1 if len(self.trials) > 1 else None
 
     @property
     def ties(self) -> tuple[Trial, ...]:
         """Other trials that cannot be told from the best: measured within 0.5 %, predicted equal."""
         margin = MEASURED_TIE if source_of(self.best).is_measured else 0.0
-        limit = time_of(self.best) * (1 + margin)
-        return tuple(trial for trial in self.trials[1:] if time_of(trial) <= limit)
+        limit = figure_of(self.best) * (1 + margin)
+        return tuple(trial for trial in self.trials[1:] if figure_of(trial) <= limit)
 
 
 def rankings(trials: Iterable[Trial]) -> list[Ranking]:
     """A ranking of every group of comparable trials in which one has a time.
 
     Comparable are trials of one kernel (and meaning of it), problem, arch, device, policy, objective and
-    source of the time; the search space does not matter.
+    source of the time; the search space does not matter. The best has the least of what is the objective.
     """
     groups: dict[tuple[str, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
-        if trial.outcome.has_time and trial.measurement is not None:
+        if trial.figure is not None and trial.measurement is not None:
             key = trial.key
             group = (key.kernel, key.arch, key.problem, key.device, key.policy, key.objective)
             groups[*group, key.semantic_hash, trial.measurement.source].append(trial)
-    return [Ranking(_distinct(sorted(groups[group], key=_by_time))) for group in sorted(groups)]
+    return [Ranking(_distinct(sorted(groups[group], key=_by_figure))) for group in sorted(groups)]
 
 
 def winners(trials: Iterable[Trial]) -> list[Ranking]:
     """For each kernel, arch and problem the ranking whose best is to be pinned.
 
-    Measured before predicted, then the fastest, whatever device or policy it was on (the best trial names
-    them). Trials of another meaning of a kernel than today's are for the caller to leave out.
+    Measured before predicted, sought for its time before sought for its energy, then the fastest, whatever
+    device or policy it was on (the best trial names them). Trials of another meaning of a kernel than today's
+    are for the caller to leave out.
     """
     found: dict[tuple[str, str, str], Ranking] = {}
     for ranking in rankings(trials):
@@ -81,13 +82,13 @@ def winners(trials: Iterable[Trial]) -> list[Ranking]:
 def best_table(trials: Iterable[Trial]) -> "pd.DataFrame":
     """One row a ranking.
 
-    Columns: kernel, problem, arch, device, policy, time_us, is (measured or predicted), of_bound (part of the
-    time that physics demands, 1 is perfect), ties, margin (of the runner-up), ranked (candidates with a
-    time), study, number, schedule.
+    Columns: kernel, problem, arch, device, policy, objective, time_us, is (measured or predicted), of_bound
+    (part of the time that physics demands, 1 is perfect), ties, margin (of the runner-up), ranked (candidates
+    with a time), study, number, schedule.
     """
     import pandas as pd
 
-    columns = ["kernel", "problem", "arch", "device", "policy", "time_us", "is", "of_bound"]
+    columns = ["kernel", "problem", "arch", "device", "policy", "objective", "time_us", "is", "of_bound"]
     columns += ["ties", "margin", "ranked", "study", "number", "schedule"]
     return pd.DataFrame([_best_row(ranking) for ranking in rankings(trials)], columns=columns)
 
@@ -122,19 +123,20 @@ def failures_table(trials: Iterable[Trial]) -> "pd.DataFrame":
 def history_table(trials: Sequence[Trial]) -> "pd.DataFrame":
     """Progress of one study: a row a trial that ended, by number, with its time and the best so far.
 
-    Columns: number, outcome, time_us, best_us (missing until a trial has a time), is_better.
+    Columns: number, outcome, time_us, best_us (of the best so far, missing until there is one), is_better.
     """
     import pandas as pd
 
     rows: list[tuple[int, str, float | None, float | None, bool]] = []
-    best: float | None = None
+    best: Trial | None = None
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.outcome is Outcome.STARTED:
             continue
-        time_us = trial.measurement.time_us if trial.outcome.has_time and trial.measurement else None
-        is_better = time_us is not None and (best is None or time_us < best)
-        best = time_us if is_better else best
-        rows.append((trial.number, str(trial.outcome), time_us, best, is_better))
+        is_better = trial.figure is not None and (best is None or figure_of(trial) < figure_of(best))
+        best = trial if is_better else best
+        time_us = time_of(trial) if trial.outcome.has_time and trial.measurement else None
+        best_us = None if best is None else time_of(best)
+        rows.append((trial.number, str(trial.outcome), time_us, best_us, is_better))
     frame = pd.DataFrame(rows, columns=["number", "outcome", "time_us", "best_us", "is_better"])
     return frame.astype({"time_us": "float64", "best_us": "float64"})
 
@@ -143,6 +145,12 @@ def time_of(trial: Trial) -> float:
     """The time of a ranked trial, microseconds."""
     assert trial.measurement is not None
     return trial.measurement.time_us
+
+
+def figure_of(trial: Trial) -> float:
+    """What the study of a ranked trial makes least."""
+    assert trial.figure is not None
+    return trial.figure
 
 
 def source_of(trial: Trial) -> Source:
@@ -164,13 +172,15 @@ def _distinct(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(kept)
 
 
-def _by_time(trial: Trial) -> tuple[float, str, int]:
-    return time_of(trial), trial.study, trial.number
+def _by_figure(trial: Trial) -> tuple[float, str, int]:
+    return figure_of(trial), trial.study, trial.number
 
 
 def _outranks(trial: Trial, other: Trial) -> bool:
     if source_of(trial).is_measured != source_of(other).is_measured:
         return source_of(trial).is_measured
+    if trial.key.objective != other.key.objective:
+        return trial.key.objective == "time"
     return time_of(trial) < time_of(other)
 
 
@@ -179,6 +189,6 @@ def _best_row(ranking: Ranking) -> tuple[object, ...]:
     key, time_us = best.key, time_of(best)
     schedule = " ".join(f"{name}={value}" for name, value in best.schedule.items())
     of_bound = best.bound_us / time_us if best.bound_us else None
-    where = (key.kernel, key.problem, key.arch, key.device, key.policy)
+    where = (key.kernel, key.problem, key.arch, key.device, key.policy, key.objective)
     how_sure = (len(ranking.ties), ranking.margin, len(ranking.trials))
     return (*where, time_us, source_of(best).word, of_bound, *how_sure, best.study, best.number, schedule)

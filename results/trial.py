@@ -6,6 +6,9 @@ from enum import StrEnum
 
 ParameterValue = int | str | bool
 
+OBJECTIVES = ("time", "energy")
+"""What a study makes least: `Measurement.time_us` or `Measurement.energy_j`."""
+
 
 class Outcome(StrEnum):
     """What became of a candidate. Everything but `OK` and `DUPLICATE` is a failure with a message."""
@@ -139,7 +142,7 @@ class StudyKey:
         arch: ``sm_89``.
         device: ``sim:rtx4090``, ``cuda:NVIDIA H200``, ``replay:FILE``.
         policy: Timing policy.
-        objective: ``time``.
+        objective: One of `OBJECTIVES`.
         space_hash: Hash of the search space.
     """
 
@@ -208,3 +211,10 @@ class Trial:
     process: int = 0
     started_at: float = 0.0
     finished_at: float | None = None
+
+    @property
+    def figure(self) -> float | None:
+        """What its study makes least: microseconds or joules; None where there is none."""
+        if self.measurement is None or not self.outcome.has_time:
+            return None
+        return self.measurement.energy_j if self.key.objective == "energy" else self.measurement.time_us

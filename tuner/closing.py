@@ -67,8 +67,8 @@ def close_study(
 ) -> Closing:
     """Hold the final and time the baselines of a study that has ended; nothing on a device without a GPU.
 
-    The final is kept in OUT, where promotion finds it. The device is opened anew, by the name in the
-    study's key: one GPU, also for a study on several.
+    The final is kept in OUT, where promotion finds it; it is of times, and not held where energy is sought.
+    The device is opened anew, by the name in the study's key: one GPU, also for a study on several.
 
     Args:
         task: What the study was about; its device has been closed.
@@ -113,6 +113,8 @@ def lines(closing: Closing, best_us: float | None) -> list[str]:
 
 
 def _final(task: Task, rows: Sequence[Trial], arena: Arena, request: Request) -> tuple[Final | None, str]:
+    if task.key.objective != "time":
+        return None, ""
     try:
         return final_of(rows, arena, task.problem, request.assembler), ""
     except (CandidateError, DeviceError, HaltedError) as error:

@@ -117,8 +117,8 @@ class Ledger:
         trial_id = self._trial_id(row.number)
         for name, attribute in _attributes_of(row).items():
             self._storage.set_trial_user_attr(trial_id, name, attribute)
-        state, time_us = _told(row)
-        self._study.tell(row.number, values=time_us, state=state)
+        state, figure = _told(row)
+        self._study.tell(row.number, values=figure, state=state)
 
     def other_runs(self) -> frozenset[str]:
         """Owner tokens of the other processes that are alive in OUT."""
@@ -310,9 +310,8 @@ def counting(trials: Iterable[FrozenTrial]) -> int:
 
 
 def _told(row: Trial) -> tuple[TrialState, float | None]:
-    if row.outcome.has_time and row.measurement is not None:
-        return TrialState.COMPLETE, row.measurement.time_us
-    return TrialState.PRUNED, None
+    figure = row.figure
+    return (TrialState.PRUNED if figure is None else TrialState.COMPLETE), figure
 
 
 def _attributes_of(row: Trial) -> dict[str, str | int]:

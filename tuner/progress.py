@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from results.analysis import time_of
+from results.analysis import figure_of
 from results.trial import Trial
 from tuner.schedules import schedule_text
 
@@ -54,7 +54,7 @@ class Progress:
         self._started = self._said = time.monotonic()
         self._done = sum(row.outcome.counts for row in rows)
         self._failed = sum(not row.outcome.has_time for row in rows)
-        self._best = min((row for row in rows if row.outcome.has_time), key=time_of, default=None)
+        self._best = min((row for row in rows if row.figure is not None), key=figure_of, default=None)
         resumed = f", {self._done} of them done already" if self._done else ""
         self._say(f"{self._title}: {self._total} trials{resumed}; bound {bound_us:.2f} us")
         if self._live is not None:
@@ -63,7 +63,7 @@ class Progress:
     def finished(self, row: Trial) -> None:
         self.finished_here += 1
         self._failed += not row.outcome.has_time
-        if row.outcome.has_time and (self._best is None or time_of(row) < time_of(self._best)):
+        if row.figure is not None and (self._best is None or row.figure < figure_of(self._best)):
             self._best = row
             self._say(f"trial {row.number}: {_time(row)}, the best so far: {schedule_text(row.schedule)}")
 
@@ -96,4 +96,5 @@ class Progress:
 
 def _time(row: Trial) -> str:
     assert row.measurement is not None
-    return f"{row.measurement.time_us:.2f} us {row.measurement.source.word}"
+    time = f"{row.measurement.time_us:.2f} us {row.measurement.source.word}"
+    return f"{1e3 * figure_of(row):.3f} mJ, {time}" if row.key.objective == "energy" else time

@@ -24,7 +24,7 @@ from tuner.pipeline import BuildJob, Built, Failure, Halted, HaltedError, ProveJ
 from tuner.pool import Died, Done, Late, Pool, Report
 from tuner.samplers import sampler_named
 from tuner.samplers.base import SpaceExhaustedError, Subject, ValidSetSampler
-from tuner.task import Request, Task, look_ahead_for, versions_with
+from tuner.task import NO_ENERGY, Request, Task, look_ahead_for, versions_with
 from tuner.twins import Twins
 
 _PRELOAD = ("tuner.cli", "tuner.pipeline")
@@ -287,9 +287,14 @@ class Tuning:
             assert flight.built.candidate is not None
             self._line.submit(flight.number, flight.built.candidate, self._best_us())
             return
-        self._finish(flight, proven.verdict, proven.measurement, proven.failure)
+        measured = proven.measurement
+        if self._task.key.objective == "energy" and measured is not None and measured.energy_j is None:
+            raise HaltedError(NO_ENERGY)
+        self._finish(flight, proven.verdict, measured, proven.failure)
 
     def _best_us(self) -> float | None:
+        if self._task.key.objective != "time":
+            return None  # the slower of two may take less energy
         done = (trial for trial in self._ledger.trials() if trial.state is TrialState.COMPLETE)
         return min((trial.values[0] for trial in done), default=None)
 

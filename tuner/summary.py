@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results.analysis import Ranking, failure_kind, rankings, time_of
+from results.analysis import Ranking, failure_kind, figure_of, rankings, time_of
 from results.trial import Outcome, Trial
 from tuner.schedules import schedule_text
 from tuner.task import Task
@@ -112,8 +112,9 @@ def lines(
 def _figures(summary: Summary, row: Trial) -> str:
     time_us, time = time_of(row), row.measurement
     assert time is not None
+    energy = f"{1e3 * figure_of(row):.3f} mJ, " if row.key.objective == "energy" else ""
     return (
-        f"{time_us:.2f} us {time.source.word}, {summary.operations / time_us / 1e6:.1f} T ops/s, "
+        f"{energy}{time_us:.2f} us {time.source.word}, {summary.operations / time_us / 1e6:.1f} T ops/s, "
         f"{100 * summary.bound_us / time_us:.0f} % of the bound (trial {row.number})"
     )
 
@@ -131,7 +132,7 @@ def _by_hand(summary: Summary) -> str:
     text = _figures(summary, baseline)
     if best is None or best is baseline:
         return text
-    return f"{text}; the best takes {100 * time_of(best) / time_of(baseline):.0f} % of that"
+    return f"{text}; the best takes {100 * figure_of(best) / figure_of(baseline):.0f} % of that"
 
 
 def _trial_json(row: Trial | None) -> dict[str, Any] | None:
@@ -143,5 +144,6 @@ def _trial_json(row: Trial | None) -> dict[str, Any] | None:
         "outcome": str(row.outcome),
         "schedule": dict(row.schedule),
         "time_us": None if time is None else time.time_us,
+        "energy_j": None if time is None else time.energy_j,
         "source": None if time is None else str(time.source),
     }

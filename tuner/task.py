@@ -12,7 +12,7 @@ import numpy as np
 from emitters import kernel_named
 from emitters.kernel import Kernel, Problem, schedule_values
 from emitters.target import arch_named
-from results.trial import StudyKey
+from results.trial import OBJECTIVES, Source, StudyKey
 from search_spaces import space_for
 from search_spaces.space import Space, SpaceError
 from tuner import __version__
@@ -21,7 +21,7 @@ from tuner.devices.device import Device
 from tuner.ptxas import Assembler
 from tuner.samplers import DEFAULT_SAMPLER, check_sampler
 
-OBJECTIVE = "time"
+NO_ENERGY = "--objective energy needs NVML's energy counter; see tune doctor"
 
 
 class RequestError(ValueError):
@@ -49,7 +49,13 @@ class Task:
     baseline: int | None
 
 
-def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_name: str | None) -> Task:
+def task_for(
+    kernel_name: str,
+    shape: str | None,
+    device_name: str | None,
+    arch_name: str | None,
+    objective: str = OBJECTIVES[0],
+) -> Task:
     """The task that the command line describes.
 
     Args:
@@ -57,13 +63,18 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
         shape: Sizes joined by x; None takes the kernel's default problem.
         device_name: None takes the GPU that is here, if it has the architecture, else a simulated one.
         arch_name: Has to be the device's; None takes that.
+        objective: One of `OBJECTIVES`.
 
     Raises:
         ValueError, DeviceError: Something is unknown, impossible or not to be had; one line says what.
     """
     kernel = kernel_named(kernel_name)
     problem = kernel.default_problem if shape is None else kernel.spec.parse_problem(shape)
+    if objective not in OBJECTIVES:
+        raise RequestError(f"--objective must be {' or '.join(OBJECTIVES)}, got {objective}")
     device = _device(device_name, arch_name)
+    if objective == "energy" and device.source is not Source.CUDA_EVENTS:
+        raise RequestError(NO_ENERGY)
     space = space_for(kernel.id, device.target).serving(problem.sizes)
     key = StudyKey(
         kernel=kernel.id,
@@ -72,7 +83,7 @@ def task_for(kernel_name: str, shape: str | None, device_name: str | None, arch_
         arch=device.target.arch.name,
         device=device.name,
         policy=device.policy,
-        objective=OBJECTIVE,
+        objective=objective,
         space_hash=space.hash,
     )
     return Task(kernel, problem, device, space, key, _baseline(kernel, space))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_a_final_that_cannot_be_held_is_one_line(
     assert closed.final is None
     assert re.match(r"no final:     .*memory", lines(closed, 1.0)[0])
     assert not {"gone", "small"} & finals_in(request.out).keys()
+
+
+def test_no_final_where_energy_is_sought(
+    ended: tuple[Task, Request, list[Trial]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, request, rows = ended
+    monkeypatch.setattr("tuner.closing.device_named", opened)
+    sought = replace(task, key=replace(task.key, objective="energy"))
+    assert close_study(sought, "energy", rows, request) == Closing()
 
 
 def test_nothing_is_held_on_a_prediction(tmp_path: Path) -> None:

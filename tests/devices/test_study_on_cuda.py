@@ -1,14 +1,18 @@
 """A whole study on the stand-in GPU: what a user's `tune run --device cuda` does, in CI."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
+import pytest
 from cuda_standin import OpenStandIn, StandInGpu
 from device_samples import TaggingDevice
 
 from emitters import kernel_named
 from emitters.kernel import schedule_values
+from results.analysis import rankings
 from results.store import TrialStore
 from results.trial import Outcome, Source, StudyKey, Trial
 from search_spaces import space_for
@@ -16,6 +20,8 @@ from tuner.devices.cuda import CudaDevice, CudaDevices
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
 from tuner.finals import final_of
+from tuner.journal import open_journal
+from tuner.pipeline import HaltedError
 from tuner.ptxas import Assembler
 from tuner.study import Ending, Tuning
 from tuner.task import Request, Task
@@ -80,6 +86,32 @@ def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
     with TrialStore(tmp_path) as store:
         kept: Any = store.trials(tuning.name)
     assert {row.number for row in kept} == {row.number for row in tuning.rows}
+
+
+def test_energy_can_be_what_is_sought(tmp_path: Path) -> None:
+    """Optuna is told joules, and no candidate is stopped early for being slow."""
+    device = TaggingDevice(OpenStandIn(StandInGpu(noise=0.002)), replace(POLICY, energy_s=0.05))
+    request = Request(trials=3, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)
+    task = task_on(device)
+    tuning = Tuning(replace(task, key=replace(task.key, objective="energy")), request, Silent())
+    assert tuning.run() is Ending.COMPLETE
+    study = optuna.load_study(study_name=tuning.name, storage=open_journal(tmp_path))
+    told = [trial.value for trial in study.trials]
+    assert told == [row.measurement.energy_j if row.measurement else None for row in tuning.rows]
+    (ranking,) = rankings(tuning.rows)
+    assert ranking.best.figure == min(value for value in told if value)
+
+
+def test_energy_that_is_not_counted_ends_the_run(tmp_path: Path) -> None:
+    device = TaggingDevice(OpenStandIn(StandInGpu(has_nvml=False)), replace(POLICY, energy_s=0.05))
+    request = Request(trials=3, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)
+    task = task_on(device)
+    tuning = Tuning(replace(task, key=replace(task.key, objective="energy")), request, Silent())
+    with pytest.raises(
+        HaltedError, match=r"^--objective energy needs NVML's energy counter; see tune doctor$"
+    ):
+        tuning.run()
+    assert tuning.rows == []
 
 
 def test_several_gpus_work_on_one_study(tmp_path: Path) -> None:

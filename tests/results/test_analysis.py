@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pytest
 from sample_trials import KEY, ended, failed, started
 
 from results.analysis import (
@@ -17,11 +18,15 @@ from results.report import report, table_text
 from results.trial import Outcome, Source, Trial, Verdict
 
 
-def timed(number: int, time_us: float, source: Source = Source.MODEL, **key: str) -> Trial:
+def timed(
+    number: int, time_us: float, source: Source = Source.MODEL, energy_j: float | None = 0.02, **key: str
+) -> Trial:
     """A trial with that time; `key` changes what it is comparable with."""
     trial = ended(number)
     assert trial.measurement is not None
-    measurement = replace(trial.measurement, time_us=time_us, times_us=(time_us,), source=source)
+    measurement = replace(
+        trial.measurement, time_us=time_us, times_us=(time_us,), source=source, energy_j=energy_j
+    )
     return replace(trial, measurement=measurement, key=replace(KEY, **key))
 
 
@@ -32,6 +37,22 @@ def test_best_of_comparable_trials_is_the_fastest() -> None:
     assert ranking.runner_up is not None
     assert ranking.runner_up.number == 4
     assert ranking.margin == 66 / 60 - 1
+
+
+def test_where_energy_is_sought_the_best_takes_the_least() -> None:
+    """A trial without a count of it is not ranked; and what was sought for its time is pinned before it."""
+    measured = Source.CUDA_EVENTS
+    sought = [
+        timed(0, 60, measured, 0.030, objective="energy"),
+        timed(1, 70, measured, 0.020, objective="energy"),
+        timed(2, 50, measured, None, objective="energy"),
+    ]
+    (ranking,) = rankings(sought)
+    assert [trial.number for trial in ranking.trials] == [1, 0]
+    assert ranking.margin == pytest.approx(0.5)
+    assert history_table(sought)["best_us"].tolist() == [60, 70, 70]
+    slow = timed(3, 90, measured)
+    assert [ranking.best.number for ranking in winners([*sought, slow])] == [3]
 
 
 def test_lone_trial_has_no_runner_up() -> None:

@@ -40,6 +40,9 @@ def run(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for a candidate at each stage.")
     ] = 120.0,
+    objective: Annotated[
+        str, typer.Option("--objective", help="What to make least: time, or energy on a GPU that counts it.")
+    ] = "time",
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Time cuBLAS, torch or CuPy as well, on the GPU.")
     ] = False,
@@ -72,7 +75,7 @@ def run(
         look_ahead=look_ahead,
         limit_s=timeout,
     )
-    task = task_for(kernel, shape, device, arch)
+    task = task_for(kernel, shape, device, arch, objective)
     title = f"{task.kernel.id} {task.problem} on {task.device.name} ({task.key.arch})"
     console = Console(stderr=as_json)
     before = signal.signal(signal.SIGTERM, _interrupt)
