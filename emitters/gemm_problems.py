@@ -42,12 +42,7 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
     ahead. With a split, the first leaves blocks with less than no work, the third with just none.
     """
     s, warp_m, warp_n = geometry.schedule, geometry.warp_m, geometry.warp_n
-    ahead = s.stages + 1 if geometry.b_kind == "decoded" else s.stages
-    ends = zip_longest(
-        range(17, warp_m - 8, 8),
-        range(32, warp_n + 1, 16),
-        [depth(s, whole, 16) for whole in range(2, ahead)],
-    )
+    ends = zip_longest(range(17, warp_m - 8, 8), (*range(32, warp_n, 16), s.tile_n), _edge_depths(geometry))
     shapes = [
         (1, 16, 16),
         (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16)),
@@ -62,6 +57,23 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
     return tuple(
         spec.problem(m, ceil_div(n, n_step) * n_step, ceil_div(k, k_step) * k_step) for m, n, k in shapes
     )
+
+
+def _edge_depths(geometry: Geometry) -> list[int]:
+    """Lengths of the reduction that end in the middle of each tile that is copied ahead, from the third on.
+
+    Records hold the k of one mma, and each has a guard of its own: those also end with each tile, where the
+    next one's first guard turns, and between records.
+    """
+    s = geometry.schedule
+    ahead = s.stages + 1 if geometry.b_kind == "decoded" else s.stages
+    depths = [depth(s, whole, 16) for whole in range(2, ahead)]
+    if geometry.b_kind == "records":
+        depths += [depth(s, whole, s.tile_k) for whole in range(1, s.stages)]
+        depths += [
+            depth(s, whole, tail) for tail in range(48, s.tile_k - 31, 32) for whole in range(s.stages + 1)
+        ]
+    return depths
 
 
 def _steps(valid: str) -> tuple[int, int]:
