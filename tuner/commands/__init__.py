@@ -13,6 +13,7 @@ from tuner.commands.mutate import mutate
 from tuner.commands.promote import promote
 from tuner.commands.results import report, results
 from tuner.commands.run import run
+from tuner.commands.sanitize import sanitize
 from tuner.commands.timing import time
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (run, kernels, space, emit, check, mutate, time, results, report, doctor):
+for command in (run, kernels, space, emit, check, sanitize, mutate, time, results, report, doctor):
     app.command()(command)
 app.add_typer(promote, name="promote")
 app.add_typer(frozen, name="frozen")

@@ -35,8 +35,8 @@ STEP_BUDGET = 4_000_000
 class Launch:
     """One kernel launch.
 
-    A str argument names a buffer, numbers are typed by the entry's parameters, bytes are a parameter as it lies
-    in memory (a struct, a half).
+    A str argument names a buffer, numbers are typed by the entry's parameters, bytes are a parameter as it
+    lies in memory (a struct, a half).
     """
 
     entry: str
