@@ -97,7 +97,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _operands(kind: str) -> list[NDArray[Any]]:
-    """Three arrays of COUNT values: every pair of edge values first, then random ones of every magnitude."""
+    """Three arrays of COUNT values: edge values first (of integers every pair), then random ones of every magnitude."""
     dtype = np.dtype(NUMPY[kind])
     arrays = []
     rng = np.random.default_rng(11)
@@ -116,7 +116,9 @@ def _operands(kind: str) -> list[NDArray[Any]]:
             random = np.where(rng.random(COUNT) < 0.3, ~random, random)
             if turn and kind[0] in "us":  # amounts, positions and lengths of shifts and fields
                 random = np.where(rng.random(COUNT) < 0.4, (random & 0x7F).astype(dtype), random)
-        first = np.resize(np.repeat(edges, len(edges)) if turn == 0 else edges, COUNT // 2)
+        paired = np.repeat(edges, len(edges)) if turn == 0 and dtype.kind != "f" else edges
+        first = np.resize(paired, COUNT // 2)
+        assert len(edges) <= COUNT // 2
         arrays.append(np.concatenate([first, random[COUNT // 2 :]]))
     return arrays
 
