@@ -64,7 +64,7 @@ EACH(prmt, u32, u32, permuted(x, y, z))
 
 /* Conversions to integers saturate; NaN is 0, or the top bit alone where 64-bit types take part (PTX ISA, cvt). */
 #define TO_INTEGER(T, F, low, high) \
-  static T to_##T##_##F(F x) { return x != x ? (T)(sizeof(F) < 8 ? 0 : 1ull << (8 * sizeof(T) - 1)) : x <= low ? (T)low : x >= high ? (T)(low < 0 ? -((s128)low + 1) : (u128)high - 1) : (T)x; } \
+  static T to_##T##_##F(F x) { return x != x ? (T)(sizeof(F) < 8 && sizeof(T) < 8 ? 0 : 1ull << (8 * sizeof(T) - 1)) : x <= low ? (T)low : x >= high ? (T)(low < 0 ? -((s128)low + 1) : (u128)high - 1) : (T)x; } \
   EACH(rzi_##T##_##F, T, F, to_##T##_##F(x)) \
   EACH(rni_##T##_##F, T, F, to_##T##_##F((F)nearbyint((double)x))) \
   EACH(rmi_##T##_##F, T, F, to_##T##_##F((F)floor((double)x))) \
@@ -73,6 +73,7 @@ typedef float f32; typedef double f64;
 TO_INTEGER(s32, f32, -0x1p31, 0x1p31) TO_INTEGER(u32, f32, 0.0, 0x1p32)
 TO_INTEGER(s32, f64, -0x1p31, 0x1p31) TO_INTEGER(u32, f64, 0.0, 0x1p32)
 TO_INTEGER(s16, f32, -0x1p15, 0x1p15) TO_INTEGER(u16, f32, 0.0, 0x1p16)
+TO_INTEGER(s64, f32, -0x1p63, 0x1p63) TO_INTEGER(u64, f32, 0.0, 0x1p64)
 TO_INTEGER(s64, f64, -0x1p63, 0x1p63) TO_INTEGER(u64, f64, 0.0, 0x1p64)
 
 EACH(rn_f32_s32, f32, s32, (f32)x) EACH(rn_f32_u32, f32, u32, (f32)x)

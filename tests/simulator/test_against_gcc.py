@@ -64,7 +64,10 @@ def _cases() -> list[Case]:
     cases.append(Case("brev_u32", "brev.b32 %d, %a;", "u32", "u32"))
     cases += [Case(f"bfe_{kind}", f"bfe.{kind} %d, %a, %b, %c;", "u32", "u32") for kind in ("u32", "s32")]
     cases.append(Case("prmt", "prmt.b32 %d, %a, %b, %c;", "u32", "u32"))
-    for source, results in (("f32", ("s16", "u16", "s32", "u32")), ("f64", ("s32", "u32", "s64", "u64"))):
+    for source, results in (
+        ("f32", ("s16", "u16", "s32", "u32", "s64", "u64")),
+        ("f64", ("s32", "u32", "s64", "u64")),
+    ):
         for result in results:
             for mode in ("rzi", "rni", "rmi", "rpi"):
                 text = f"cvt.{mode}.{result}.{source} %d, %a;"
@@ -97,7 +100,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _operands(kind: str) -> list[NDArray[Any]]:
-    """Three arrays of COUNT values: edge values first (of integers every pair), then random ones of every magnitude."""
+    """Three arrays of COUNT values: edges (of integers every pair), then random ones of all magnitudes."""
     dtype = np.dtype(NUMPY[kind])
     arrays = []
     rng = np.random.default_rng(11)

@@ -26,7 +26,7 @@ _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 @instruction("cvt")
 def cvt(opcode: Opcode) -> Recipe:
-    """`cvt.to.from`; integers wrap unless `.sat`, floats to integers clamp, NaN becomes 0."""
+    """`cvt.to.from`; integers wrap unless `.sat`, floats to integers clamp."""
     rounding = opcode.choice("rn", "rz", "rm", "rp", "rna", *_TO_INTEGER, default="")
     flush, saturate = opcode.flag("ftz"), opcode.flag("sat")
     relu, finite = opcode.flag("relu"), opcode.flag("satfinite")
@@ -117,12 +117,18 @@ def _to_integer(result: Scalar, source: Scalar, rounding: str, flush: bool) -> A
     limits = np.iinfo(view)
     # a limit that float64 rounds up is beyond the range: compare, then use the limit itself
     too_high, too_low = float(limits.max), float(limits.min)
+    # PTX ISA, cvt: NaN becomes 0, but the top bit alone where the source is .f64 or the result has 64 bits
+    wide = source.bits == 64 or result.bits == 64
+    of_nan = np.array(1 << (result.bits - 1) if wide else 0, storage).view(view)
 
     def build(a: int) -> Closure:
         def run(r: Registers, s: Batch) -> Any:
             value = function(read(r[a], source, flush))
             high, low = value >= too_high, value <= too_low
-            inside = np.where(high | low | np.isnan(value), 0.0, value).astype(view)
+            undefined = np.isnan(value)
+            inside = np.where(high | low | undefined, 0.0, value).astype(view)
+            if wide:
+                inside = np.where(undefined, of_nan, inside)
             clamped = np.where(high, view.type(limits.max), np.where(low, view.type(limits.min), inside))
             return clamped.view(storage)
 
