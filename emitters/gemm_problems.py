@@ -39,20 +39,24 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
     a second tile row that lacks seven rows, a second and third tile column, a second group of the raster;
     once round the ring with a whole tile. The rest have a whole tile row and one that ends in each group of
     eight rows of a warp; they end in each sixteen columns of it, and half way through each tile copied
-    ahead. With a split, the first leaves blocks with less than no work, the third with just none.
+    ahead. With a split, the first leaves blocks with less than no work, the third with just none; and what
+    makes all of them work a while is one tile small.
     """
-    s, warp_m, warp_n = geometry.schedule, geometry.warp_m, geometry.warp_n
-    ends = zip_longest(range(17, warp_m - 8, 8), (*range(32, warp_n, 16), s.tile_n), _edge_depths(geometry))
+    s = geometry.schedule
+    whole = s.split_k == 1
     shapes = [
         (1, 16, 16),
-        (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16)),
-        ((s.raster * s.tile_m if s.raster > 1 else 0) + 9, 2 * s.tile_n + 16, s.tile_k),
+        (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16) if whole else s.tile_k + 16),
+        (9 + (s.raster * s.tile_m if s.raster > 1 else 0), 2 * s.tile_n + 16, s.tile_k),
         (s.tile_m, s.tile_n, depth(s, s.stages + 2, 16)),
     ]
-    for rows, columns, k in ends:
-        # The first of them fills the groups of the raster, and no more.
-        above = s.raster - 1 if s.raster > 1 and len(shapes) == 4 else 1
-        shapes.append((above * s.tile_m + (rows or 16), columns or 16, k or 16))
+    rows, columns = range(17, geometry.warp_m - 8, 8), (*range(32, geometry.warp_n, 16), s.tile_n)
+    depths = _edge_depths(geometry)
+    above = s.raster - 1 if s.raster > 1 else 1  # the first fills the groups of the raster, and no more
+    for m, n, k in zip_longest(rows, columns, depths if whole else (), fillvalue=16):
+        shapes.append((above * s.tile_m + m, n, k))
+        above = 1
+    shapes += [] if whole else [(16, 16, k) for k in depths]
     n_step, k_step = _steps(geometry.valid)
     return tuple(
         spec.problem(m, ceil_div(n, n_step) * n_step, ceil_div(k, k_step) * k_step) for m, n, k in shapes
@@ -60,14 +64,14 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
 
 
 def _edge_depths(geometry: Geometry) -> list[int]:
-    """Lengths of the reduction that end in the middle of each tile that is copied ahead, from the third on.
+    """Lengths of the reduction that end in the middle of each tile that is copied ahead, after the first.
 
     Records hold the k of one mma, and each has a guard of its own: those also end with each tile, where the
     next one's first guard turns, and between records.
     """
     s = geometry.schedule
     ahead = s.stages + 1 if geometry.b_kind == "decoded" else s.stages
-    depths = [depth(s, whole, 16) for whole in range(2, ahead)]
+    depths = [depth(s, whole, 16) for whole in range(2 if s.split_k == 1 else 1, ahead)]
     if geometry.b_kind == "records":
         depths += [depth(s, whole, s.tile_k) for whole in range(1, s.stages)]
         depths += [
