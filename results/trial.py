@@ -49,7 +49,7 @@ class Source(StrEnum):
     @property
     def word(self) -> str:
         """What a person reads beside the figure."""
-        return "predicted" if self is Source.MODEL else "measured"
+        return {"model": "predicted", "replay": "recorded"}.get(self, "measured")
 
 
 @dataclass(frozen=True, slots=True)

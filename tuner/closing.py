@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from results.finals import Final, keep_final
 from results.trial import Source, Trial
@@ -13,7 +13,7 @@ from tuner.devices.errors import CandidateError
 from tuner.finals import Arena, final_of
 from tuner.library_calls import Libraries
 from tuner.pipeline import HaltedError
-from tuner.task import Request, RequestError, Task
+from tuner.task import About, Request, RequestError, Task
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class Closing:
         return {"final": final, "no_final": self.no_final, "baselines": times}
 
 
-def check_baselines(task: Task) -> None:
+def check_baselines(task: About) -> None:
     """Refuse ``--baseline`` where there is nothing to time, before anything is begun.
 
     Raises:
         RequestError: The device measures nothing, or no baseline is known for the kernel.
     """
-    if task.device.source is not Source.CUDA_EVENTS:
-        raise RequestError(f"--baseline must have a GPU to be timed on, got {task.device.name}; use cuda")
+    if not _is_on_gpu(task):
+        raise RequestError(f"--baseline must have a GPU to be timed on, got {task.key.device}; use cuda")
     if task.key.kernel not in BASELINES:
         known = ", ".join(BASELINES)
         raise RequestError(f"--baseline is for {known}; none is known for {task.key.kernel}")
 
 
 def close_study(
-    task: Task,
+    task: About,
     study: str,
     rows: Sequence[Trial],
     request: Request,
@@ -81,7 +81,7 @@ def close_study(
     Raises:
         StoreError: The final cannot be kept.
     """
-    if task.device.source is not Source.CUDA_EVENTS:
+    if not _is_on_gpu(task):
         return Closing()
     try:
         device: Any = device_named(task.key.device)
@@ -110,6 +110,10 @@ def lines(closing: Closing, best_us: float | None) -> list[str]:
     elif closing.no_final:
         text.append(f"no final:     {closing.no_final}")
     return text + [f"{row.name + ':':<13} {_against(row, best_us)}" for row in closing.baselines]
+
+
+def _is_on_gpu(task: About) -> TypeGuard[Task]:
+    return isinstance(task, Task) and task.device.source is Source.CUDA_EVENTS
 
 
 def _final(task: Task, rows: Sequence[Trial], arena: Arena, request: Request) -> tuple[Final | None, str]:

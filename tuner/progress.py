@@ -55,8 +55,9 @@ class Progress:
         self._done = sum(row.outcome.counts for row in rows)
         self._failed = sum(not row.outcome.has_time for row in rows)
         self._best = min((row for row in rows if row.figure is not None), key=figure_of, default=None)
+        bound = f"; bound {bound_us:.2f} us" if bound_us else ""
         resumed = f", {self._done} of them done already" if self._done else ""
-        self._say(f"{self._title}: {self._total} trials{resumed}; bound {bound_us:.2f} us")
+        self._say(f"{self._title}: {self._total} trials{resumed}{bound}")
         if self._live is not None:
             self._live.start()
 

@@ -22,6 +22,7 @@ from results.frozen import FrozenEntry, RunnerUp, freeze
 from results.trial import Trial, Verdict
 from tuner.devices import device_named
 from tuner.devices.device import Candidate, Device, DeviceError
+from tuner.devices.replay import is_replay
 from tuner.fresh import Fresh
 from tuner.pipeline import Failure
 from tuner.ptxas import Assembler
@@ -75,9 +76,12 @@ def promote_best(
         assembler: Assembles anew.
         say: Is given one line about each thing that happens.
     """
-    current = [trial for trial in trials if _means_the_same(trial)]
-    if len(current) < len(trials):
-        say(f"{len(trials) - len(current)} trials are of another version of their kernel, and are left out")
+    ours = [trial for trial in trials if not is_replay(trial.key.device)]
+    if len(ours) < len(trials):
+        say(f"{len(trials) - len(ours)} trials are of recordings, and are left out")
+    current = [trial for trial in ours if _means_the_same(trial)]
+    if len(current) < len(ours):
+        say(f"{len(ours) - len(current)} trials are of another version of their kernel, and are left out")
     found = winners(current)
     if not found:
         say("nothing to promote: no trial has a time; `tune run` makes some")

@@ -9,7 +9,7 @@ from typing import Any
 from results.analysis import Ranking, failure_kind, figure_of, rankings, time_of
 from results.trial import Outcome, Trial
 from tuner.schedules import schedule_text
-from tuner.task import Task
+from tuner.task import About
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Summary:
         rows: Finished trials.
         ranking: Right and timed candidates, best first; None where there is none.
         baseline: The trial of the hand-written schedule; None where it was not run.
-        bound_us: No time can lie below it.
-        operations: Of the problem, for rates.
+        bound_us: No time can lie below it; 0 where nothing better is known.
+        operations: Of the problem, for rates; None where they are not known.
+        times_are: ``measured``, ``predicted`` or ``recorded``.
     """
 
     study: str
@@ -30,7 +31,13 @@ class Summary:
     ranking: Ranking | None
     baseline: Trial | None
     bound_us: float
-    operations: int
+    operations: int | None
+    times_are: str
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the times are somebody else's: there is no hand-written schedule, and nothing to pin."""
+        return self.times_are == "recorded"
 
     @property
     def counted(self) -> int:
@@ -64,14 +71,14 @@ class Summary:
         }
 
 
-def summarise(task: Task, study: str, rows: Sequence[Trial]) -> Summary:
+def summarise(task: About, study: str, rows: Sequence[Trial]) -> Summary:
     """The summary of a study's finished rows."""
     found = rankings(rows)
     by_hand = None if task.baseline is None else task.space.values(task.baseline)
     baseline = next((row for row in rows if dict(row.schedule) == by_hand), None)
-    bound_us = task.device.bound_us(task.kernel, task.problem)
-    operations = task.kernel.demand(task.problem).operations
-    return Summary(study, rows, found[0] if found else None, baseline, bound_us, operations)
+    return Summary(
+        study, rows, found[0] if found else None, baseline, task.bound_us, task.operations, task.times_are
+    )
 
 
 def lines(
@@ -100,11 +107,13 @@ def lines(
     else:
         text.append(f"best:         {_figures(summary, summary.best)}{_ties(summary.ranking)}")
         text.append(f"              {schedule_text(summary.best.schedule)}")
-        text.append(f"hand-written: {_by_hand(summary)}")
-        text.append(f"bound:        {summary.bound_us:.2f} us")
+        if not summary.is_recorded:
+            text.append(f"hand-written: {_by_hand(summary)}")
+        if summary.bound_us:
+            text.append(f"bound:        {summary.bound_us:.2f} us")
     text += beside
     text.append(f"rows:         {out / 'trials'}, study {summary.study}")
-    if summary.best is not None:
+    if summary.best is not None and not summary.is_recorded:
         text.append(f"next:         tune promote best --out {out}")
     return text
 
@@ -112,11 +121,14 @@ def lines(
 def _figures(summary: Summary, row: Trial) -> str:
     time_us, time = time_of(row), row.measurement
     assert time is not None
-    energy = f"{1e3 * figure_of(row):.3f} mJ, " if row.key.objective == "energy" else ""
-    return (
-        f"{energy}{time_us:.2f} us {time.source.word}, {summary.operations / time_us / 1e6:.1f} T ops/s, "
-        f"{100 * summary.bound_us / time_us:.0f} % of the bound (trial {row.number})"
-    )
+    parts = [f"{time_us:.2f} us {time.source.word}"]
+    if row.key.objective == "energy":
+        parts.insert(0, f"{1e3 * figure_of(row):.3f} mJ")
+    if summary.operations is not None:
+        parts.append(f"{summary.operations / time_us / 1e6:.1f} T ops/s")
+    if summary.bound_us:
+        parts.append(f"{100 * summary.bound_us / time_us:.0f} % of the bound")
+    return f"{', '.join(parts)} (trial {row.number})"
 
 
 def _ties(ranking: Ranking) -> str:

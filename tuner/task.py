@@ -1,11 +1,12 @@
 """What a study is about: kernel, problem, device and space, checked before anything is written."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +29,38 @@ class RequestError(ValueError):
     """Something that was asked for cannot be. One line: the rule, the value, the way out."""
 
 
+class About(Protocol):
+    """What a study is about, as far as its loop has to know.
+
+    Attributes:
+        key: What has to agree for two trials to be comparable.
+        space: Whose schedules are tried.
+        baseline: Number of the schedule to try first; None leaves it to the sampler.
+        sizes: Of the problem, by name; empty where they are not known.
+        bound_us: No time can lie below it, microseconds; 0 where nothing better is known.
+        operations: Of the problem, for rates; None where they are not known.
+        times_are: ``measured``, ``predicted`` or ``recorded``.
+    """
+
+    @property
+    def key(self) -> StudyKey: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def baseline(self) -> int | None: ...
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+    @property
+    def bound_us(self) -> float: ...
+    @property
+    def operations(self) -> int | None: ...
+    @property
+    def times_are(self) -> str: ...
+    def close(self) -> None:
+        """Release what is held; may be called twice."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
     """One kernel to be tuned for one problem on one device.
@@ -47,6 +80,27 @@ class Task:
     space: Space
     key: StudyKey
     baseline: int | None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return self.problem.sizes
+
+    @property
+    def bound_us(self) -> float:
+        """Of the problem on the device."""
+        return self.device.bound_us(self.kernel, self.problem)
+
+    @property
+    def operations(self) -> int:
+        return self.kernel.demand(self.problem).operations
+
+    @property
+    def times_are(self) -> str:
+        return self.device.source.word
+
+    def close(self) -> None:
+        """Close the device."""
+        self.device.close()
 
 
 def task_for(

@@ -20,7 +20,7 @@ def test_only_the_model_predicts() -> None:
     words = {source.value: (source.word, source.is_measured) for source in Source}
     assert words == {
         "model": ("predicted", False),
-        "replay": ("measured", True),
+        "replay": ("recorded", True),
         "cuda_events": ("measured", True),
     }
 

@@ -12,7 +12,6 @@ from tuner.commands.options import (
     ArchName,
     AsJson,
     DeviceName,
-    KernelName,
     Out,
     Ptxas,
     Shape,
@@ -22,13 +21,18 @@ from tuner.commands.options import (
 
 
 def run(
-    kernel: KernelName,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", help="Id or alias; a recording has its own.")
+    ] = None,
     trials: Annotated[
         int, typer.Option("--trials", help="Trials of the study in all; the same command resumes.")
     ] = 200,
     shape: Shape = None,
     device: DeviceName = None,
     arch: ArchName = None,
+    t1: Annotated[
+        Path | None, typer.Option("--t1", help="T1 input for the parameters of replay:FILE.")
+    ] = None,
     sampler: Annotated[str | None, typer.Option("--sampler", help="How schedules are chosen.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
     workers: Workers = None,
@@ -56,12 +60,13 @@ def run(
     from results.analysis import time_of
     from tuner import closing
     from tuner.commands.output import cores, print_json
+    from tuner.loop import Ending
     from tuner.progress import Progress
     from tuner.ptxas import Assembler
+    from tuner.replaying import about_for, loop_for
     from tuner.samplers import DEFAULT_SAMPLER
-    from tuner.study import Ending, Tuning
     from tuner.summary import lines, summarise
-    from tuner.task import Request, task_for
+    from tuner.task import Request
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports on our progress line otherwise
     request = Request(
@@ -75,15 +80,15 @@ def run(
         look_ahead=look_ahead,
         limit_s=timeout,
     )
-    task = task_for(kernel, shape, device, arch, objective)
-    title = f"{task.kernel.id} {task.problem} on {task.device.name} ({task.key.arch})"
+    task = about_for(kernel, shape, device, arch, objective, t1)
+    title = f"{task.key.kernel} {task.key.problem} on {task.key.device} ({task.key.arch})"
     console = Console(stderr=as_json)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         if baseline:
             closing.check_baselines(task)
         with Progress(console, title, trials) as progress:
-            tuning = Tuning(task, request, progress)
+            tuning = loop_for(task, request, progress)
             ending = tuning.run()
             elapsed_s = progress.elapsed_s
         closed = closing.Closing()
@@ -94,7 +99,7 @@ def run(
                 ending = Ending.INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
-        task.device.close()
+        task.close()
     summary = summarise(task, tuning.name, tuning.rows)
     if as_json:
         where = {"ending": ending, "out": str(Path(out).absolute())}

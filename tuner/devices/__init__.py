@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,19 +31,15 @@ def _open_simulated(gpu: str) -> Device:
 
 
 def _open_cuda(index: str) -> Device:
-    if find_spec("tuner.devices.cuda") is None:
-        raise DeviceError("device cuda is missing from this version; use sim:rtx4090, which predicts times")
     from tuner.devices.cuda import open_cuda
 
-    device: Device = open_cuda(index)
-    return device
+    return open_cuda(index)
 
 
 def _open_replay(file: str) -> Device:
-    if find_spec("tuner.devices.replay") is None:
-        raise DeviceError("device replay is missing from this version; use sim:rtx4090, which predicts times")
-    device: Device = import_module("tuner.devices.replay").open_replay(file)
-    return device
+    raise DeviceError(
+        f"replay:{file} answers `tune run` alone; nothing can be proven or timed on a recording"
+    )
 
 
 DEVICES: dict[str, DeviceEntry] = {

@@ -1,0 +1,176 @@
+"""A recorded space answers instead of a device: what a schedule came to is what the recording says.
+
+Recordings are Kernel Tuner caches, T4 results and directories of our own trials. Nothing is emitted, proven
+or timed, so this is no `Device`: its kernels need not be ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from emitters import kernel_named
+from results.errors import ResultsError
+from results.store import TrialStore
+from results.trial import Measurement, Outcome, ParameterValue, Source, Trial
+from tuner.devices.device import DeviceError
+from tuner.devices.recorded import Recording, RecordingError, read_recording, read_t1
+
+PREFIX = "replay:"
+POLICY = "recorded"
+_UNKNOWN = "recorded"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a recording says of a schedule: a time, or a failure and its message."""
+
+    outcome: Outcome
+    message: str
+    measurement: Measurement | None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording that answers.
+
+    Attributes:
+        name: As in a study's key: ``replay:FILE``, without the directory.
+        recording: What is known.
+        problem, arch: As the recording says; ``recorded`` where it does not.
+        recorded: How its times were obtained, where that is known: of our own trials.
+    """
+
+    name: str
+    recording: Recording
+    problem: str = _UNKNOWN
+    arch: str = _UNKNOWN
+    recorded: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """blake3 of everything it answers, hex: a recording that was added to makes another study."""
+        known = self.recording
+        hashed = blake3(repr((known.kernel, known.names, known.values, known.outcomes)).encode())
+        for array in (known.levels, known.times_us, known.raw_us):
+            hashed.update(np.ascontiguousarray(array).tobytes())
+        return hashed.hexdigest()
+
+    def answer(self, schedule: int) -> Answer:
+        """What became of a schedule, given its number in the recording."""
+        known = self.recording
+        outcome, time_us = known.outcomes[schedule], float(known.times_us[schedule])
+        if outcome is not Outcome.OK:
+            return Answer(outcome, known.messages[schedule] or f"recorded as {outcome}", None)
+        raw = known.raw_us[schedule]
+        times_us = tuple(map(float, raw[np.isfinite(raw)]))
+        details = {"recorded": self.recorded} if self.recorded else {}
+        return Answer(outcome, "", Measurement(time_us, Source.REPLAY, times_us, POLICY, details=details))
+
+
+def is_replay(device: str) -> bool:
+    """Whether a device's name is that of a recording."""
+    return device.startswith(PREFIX)
+
+
+def open_replay(
+    name: str,
+    t1: Path | None = None,
+    kernel: str | None = None,
+    problem: str | None = None,
+    arch: str | None = None,
+) -> Replay:
+    """The recording that a device name means.
+
+    Args:
+        name: ``replay:FILE``; FILE may be the OUT of earlier runs, or the ``trials`` in it.
+        t1: T1 input for the parameters of a file.
+        kernel, problem, arch: Which of our own trials, where a directory has more than one recording.
+
+    Raises:
+        UnknownKernelError: A directory's trials are to be of a kernel that is none.
+        DeviceError: It cannot be read, or not as asked for; one line says what to do.
+    """
+    path = Path(name.removeprefix(PREFIX))
+    if not path.exists():
+        raise DeviceError(
+            f"{name}: there is no file {path}; give a cache, T4 results or a directory of trials"
+        )
+    shown = f"{PREFIX}{path.absolute().name}"
+    try:
+        if path.is_dir():
+            if t1 is not None:
+                raise DeviceError(f"--t1 is for recorded files, got the directory {path}")
+            return _of_trials(path, shown, kernel, problem, arch)
+        recording = read_recording(path, None if t1 is None else read_t1(t1))
+    except (OSError, RecordingError, ResultsError) as error:
+        raise DeviceError(f"{name}: {error}") from None
+    for option, value in (("--shape", problem), ("--arch", arch)):
+        if value is not None:
+            raise DeviceError(f"{option} is for trials of this tuner, {path} is the recording of another")
+    if kernel is not None and kernel != recording.kernel:
+        raise DeviceError(f"--kernel must be that of {path}, {recording.kernel or 'unnamed'}, got {kernel}")
+    return Replay(shown, recording)
+
+
+def _of_trials(path: Path, shown: str, kernel: str | None, problem: str | None, arch: str | None) -> Replay:
+    kernel = None if kernel is None else kernel_named(kernel).id
+    out = path.parent if path.name == "trials" and not (path / "trials").is_dir() else path
+    groups: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in TrialStore(out, read_only=True).trials():
+        key = trial.key
+        wanted = ((kernel, key.kernel), (problem, key.problem), (arch, key.arch))
+        if trial.outcome is Outcome.STARTED or any(want not in (None, has) for want, has in wanted):
+            continue
+        if is_replay(key.device):
+            continue  # an answer of a recording, kept in the same directory, is no evidence of its own
+        group = (key.kernel, key.problem, key.arch, key.device, key.policy, key.semantic_hash)
+        groups.setdefault(group, []).append(trial)
+    if len(groups) != 1:
+        found = "; ".join(" ".join(group[:5]) for group in sorted(groups)) or "none of them"
+        raise DeviceError(
+            f"{PREFIX}{path} must have trials of one kernel, problem, arch, device; choose with --kernel, "
+            f"--shape and --arch; there are {found}"
+        )
+    ((chosen, trials),) = groups.items()
+    sources = {str(trial.measurement.source) for trial in trials if trial.measurement is not None}
+    return Replay(shown, _recording(trials), chosen[1], chosen[2], ", ".join(sorted(sources)))
+
+
+def _recording(trials: Sequence[Trial]) -> Recording:
+    """Of comparable trials, the first of each schedule; one that was told another's result has that."""
+    first: dict[tuple[ParameterValue, ...], Trial] = {}
+    names = tuple(trials[0].schedule)
+    for trial in trials:
+        if set(trial.schedule) != set(names):
+            raise RecordingError(
+                f"all trials must have the parameters {', '.join(names)}; trial {trial.number} of "
+                f"{trial.study} has {', '.join(trial.schedule)}"
+            )
+        first.setdefault(tuple(trial.schedule[name] for name in names), trial)
+    columns = zip(*first, strict=True)
+    values = tuple(tuple(sorted(set(column), key=lambda v: (isinstance(v, str), v))) for column in columns)
+    kept = list(first.values())
+    timed = [trial.measurement if trial.outcome.has_time else None for trial in kept]
+    most = max([1, *(len(time.times_us) for time in timed if time is not None)])
+    raw_us = np.full((len(kept), most), np.nan)
+    for row, time in zip(raw_us, timed, strict=True):
+        if time is not None:
+            row[: len(time.times_us)] = time.times_us
+    return Recording(
+        kernel=kept[0].key.kernel,
+        device=kept[0].key.device,
+        names=names,
+        values=values,
+        levels=np.array(
+            [[levels.index(v) for v, levels in zip(schedule, values, strict=True)] for schedule in first],
+            dtype=np.int16,
+        ),
+        times_us=np.array([np.nan if time is None else time.time_us for time in timed]),
+        raw_us=raw_us,
+        outcomes=tuple(Outcome.OK if trial.outcome.has_time else trial.outcome for trial in kept),
+        messages=tuple(trial.message for trial in kept),
+    )

@@ -1,0 +1,288 @@
+"""The loop of a study: claims schedules, keeps a row of what became of each, tells Optuna.
+
+One thread. Every finished trial is a durable row before anything else is done with it. How a schedule is
+evaluated is for whoever inherits from `Loop`.
+"""
+
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from results.store import TrialStore
+from results.trial import Measurement, Outcome, Trial, Verdict
+from tuner.ledger import OWNER_ATTRIBUTE, Claim, Ledger, StudyError, counting
+from tuner.locks import Presence
+from tuner.pipeline import Built, Failure
+from tuner.samplers import sampler_named
+from tuner.samplers.base import SpaceExhaustedError, Subject, ValidSetSampler
+from tuner.task import About, Request, versions_with
+
+_LOOK_AROUND_S = 2.0  # how often trials of processes that are gone are looked for
+TICK_S = 0.2
+
+
+class Ending(StrEnum):
+    """Why a run ended."""
+
+    COMPLETE = "complete"
+    EXHAUSTED = "exhausted"
+    INTERRUPTED = "interrupted"
+
+
+class Watch(Protocol):
+    """What is told about a run while it goes on."""
+
+    def begin(self, rows: list[Trial], bound_us: float) -> None:
+        """Called once, with the rows that the study has already."""
+        ...
+
+    def finished(self, row: Trial) -> None:
+        """A trial of this process has ended and is kept."""
+        ...
+
+    def tick(self, done: int) -> None:
+        """Called several times a second with the study's number of trials that count, of all processes."""
+        ...
+
+    def notice(self, line: str) -> None:
+        """Something that a person should know."""
+        ...
+
+
+@dataclass
+class Flight:
+    """A claimed trial on its way."""
+
+    claim: Claim
+    started_at: float
+    built: Built | None = None
+    waits_for: int | None = None
+    settled: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.claim.number
+
+    @property
+    def stage(self) -> str:
+        return "being emitted and assembled" if self.built is None else "being proven"
+
+
+class Loop(ABC):
+    """One process's run of a study.
+
+    Args:
+        about: What the study is about.
+        request: How it is to be run.
+        watch: Is told what happens.
+        look_ahead: Trials in flight, for a study that is new and a request that does not say.
+    """
+
+    def __init__(self, about: About, request: Request, watch: Watch, look_ahead: int) -> None:
+        self._about = about
+        self._request = request
+        self._watch = watch
+        self._name = request.study or about.key.name
+        self._usual_look_ahead = look_ahead
+        self._bound_us = about.bound_us
+        self._host = socket.gethostname()
+        self._flights: dict[int, Flight] = {}
+        self._rows: dict[int, Trial] = {}
+        self._others: frozenset[str] = frozenset()
+        self._exhausted = False
+        self._looked_around = float("-inf")
+        self._versions = versions_with(request.assembler)
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self._name
+
+    @property
+    def rows(self) -> list[Trial]:
+        """Finished trials that this process knows, by number."""
+        return [self._rows[number] for number in sorted(self._rows)]
+
+    def run(self) -> Ending:
+        """Run until the study has the wanted number of trials, or nothing is left to try, or Ctrl-C.
+
+        Raises:
+            StudyError, StoreError: The study cannot be run.
+            HaltedError: The machine cannot go on; what is finished is kept.
+        """
+        with ExitStack() as stack:
+            self._store = stack.enter_context(TrialStore(self._request.out))
+            self._open_study(stack)
+            self._start(stack)
+            self._watch.begin(self.rows, self._bound_us)
+            try:
+                return self._loop()
+            except KeyboardInterrupt:
+                return Ending.INTERRUPTED
+            finally:
+                self._give_up()
+                self._read_others()
+
+    @abstractmethod
+    def _start(self, stack: ExitStack) -> None:
+        """Get ready, the study's rows being known; what is pushed on the stack is called in the end."""
+
+    @abstractmethod
+    def _send(self, flight: Flight) -> None:
+        """Send a claimed schedule on its way."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Bring flights forward, and `_finish` those that are done; waits no longer than `TICK_S`."""
+
+    def _open_study(self, stack: ExitStack) -> None:
+        request = self._request
+        presence = Presence(request.out)
+        stack.callback(presence.close)
+        look_ahead = request.look_ahead or self._usual_look_ahead
+        attributes: dict[str, str | int] = {
+            "seed": request.seed_for_new_study,
+            "look_ahead": look_ahead,
+            "times_are": self._about.times_are,
+        }
+        key, space = self._about.key, self._about.space
+        self._ledger = Ledger(request.out, self._name, key, space, presence, attributes, self._watch.notice)
+        self._seed = self._ledger.attribute("seed") if request.seed is None else request.seed
+        self._look_ahead = request.look_ahead or self._ledger.attribute("look_ahead")
+        subject = Subject(space, self._about.sizes)
+        self._sampler: ValidSetSampler = sampler_named(request.sampler, subject, self._seed, self._look_ahead)
+        self._ledger.mend(self._read_rows)
+        self._rows = {row.number: row for row in self._read_rows()}
+
+    def _read_rows(self) -> list[Trial]:
+        """Finished rows of the study; trials that took their process down on a device are finished first."""
+        for row in self._store.adopt_unfinished(self._name):
+            self._watch.notice(f"trial {row.number} took the process down that ran it: {row.message}")
+        rows = self._store.trials(self._name)
+        foreign = next((row for row in rows if row.key != self._about.key), None)
+        if foreign is not None:
+            raise StudyError(
+                f"study {self._name!r} has rows of {foreign.key.name}, not of {self._about.key.name}; "
+                "give another --study"
+            )
+        return [row for row in rows if row.outcome is not Outcome.STARTED]
+
+    def _loop(self) -> Ending:
+        while True:
+            self._claim_more()
+            trials = self._ledger.trials()
+            done = counting(trials)
+            self._watch.tick(done)
+            if self._flights:
+                self._advance()
+                continue
+            if done >= self._request.trials:
+                return Ending.COMPLETE
+            if self._exhausted and all(trial.state.is_finished() for trial in trials):
+                return Ending.EXHAUSTED
+            time.sleep(TICK_S)  # what is missing is in flight in another process
+
+    def _claim_more(self) -> None:
+        if time.monotonic() - self._looked_around > _LOOK_AROUND_S:
+            self._looked_around = time.monotonic()
+            self._others = self._ledger.other_runs()
+            if self._ledger.orphans():
+                room = self._look_ahead - len(self._flights)
+                for claim in self._ledger.take_over(self._read_rows, self._sampler, room):
+                    self._launch(claim)
+        while not self._exhausted and self._may_claim():
+            try:
+                new = self._ledger.claim(self._sampler, self._request.trials, self._about.baseline)
+            except SpaceExhaustedError as error:
+                self._exhausted = True
+                self._watch.notice(str(error))
+                return
+            if new is None:
+                return
+            self._launch(new)
+
+    def _may_claim(self) -> bool:
+        """Whether the next trial may be asked for: the one `look_ahead` before it has ended.
+
+        Trials of other processes that run now do not count, or they would hold each other up.
+        """
+        if not self._flights:
+            return True
+        trials = self._ledger.trials()
+        oldest = min(self._flights)
+        foreign = sum(trial.user_attrs.get(OWNER_ATTRIBUTE) in self._others for trial in trials[oldest:])
+        return len(trials) - oldest - foreign < self._look_ahead
+
+    def _launch(self, claim: Claim) -> None:
+        flight = Flight(claim, time.time())
+        self._flights[claim.number] = flight
+        self._send(flight)
+
+    def _finish(
+        self,
+        flight: Flight,
+        verdict: Verdict | None = None,
+        measurement: Measurement | None = None,
+        failure: Failure | None = None,
+    ) -> Trial:
+        """Keep a row of what became of a flight, which is over."""
+        outcome = Outcome.OK if failure is None else failure.outcome
+        message = "" if failure is None else failure.message
+        row = self._row(flight, outcome, verdict, measurement, message)
+        self._keep(row)
+        return row
+
+    def _keep(self, row: Trial) -> None:
+        row = replace(row, finished_at=time.time())
+        self._store.append(row)
+        self._rows[row.number] = row
+        del self._flights[row.number]
+        self._ledger.tell(row)
+        self._watch.finished(row)
+
+    def _row(
+        self,
+        flight: Flight,
+        outcome: Outcome,
+        verdict: Verdict | None = None,
+        measurement: Measurement | None = None,
+        message: str = "",
+    ) -> Trial:
+        candidate = None if flight.built is None else flight.built.candidate
+        return Trial(
+            study=self._name,
+            number=flight.number,
+            key=self._about.key,
+            schedule=flight.claim.schedule,
+            outcome=outcome,
+            message=message,
+            sizes=self._about.sizes,
+            source_hash=None if flight.built is None else flight.built.source_hash,
+            code_hash=None if candidate is None else candidate.binary.code_hash,
+            resources=None if candidate is None else candidate.resources,
+            verdict=verdict,
+            measurement=measurement,
+            bound_us=self._bound_us or None,
+            seconds=flight.seconds,
+            versions=self._versions,
+            sampler=self._request.sampler,
+            seed=self._seed,
+            host=self._host,
+            process=os.getpid(),
+            started_at=flight.started_at,
+        )
+
+    def _read_others(self) -> None:
+        """The rows of other processes that took part, for whoever asks for `rows` in the end."""
+        if any(trial.number not in self._rows for trial in self._ledger.trials()):
+            self._rows = {row.number: row for row in self._read_rows()}
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """Called when the run ends, however it does."""

@@ -1,0 +1,126 @@
+"""A search over a recorded space: the loop of a study with the recording for an answer, in this process."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from emitters.target import Target
+from results.trial import OBJECTIVES, StudyKey
+from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.space import Space
+from tuner.devices.replay import POLICY, Replay, is_replay, open_replay
+from tuner.loop import Flight, Loop, Watch
+from tuner.pipeline import Failure
+from tuner.study import Tuning
+from tuner.task import NO_ENERGY, About, Request, RequestError, Task, task_for
+
+_NO_TARGET = Target.of("sm_80")  # a space has one; here nothing is emitted, and no constraint looks at it
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What such a study is about, as `tuner.task.About` has it."""
+
+    replay: Replay
+    space: Space
+    key: StudyKey
+    baseline: int | None = None
+    bound_us: float = 0.0
+    operations: int | None = None
+    times_are: str = "recorded"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the problem; a recording does not name them."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def replayed(
+    name: str,
+    t1: Path | None = None,
+    kernel: str | None = None,
+    shape: str | None = None,
+    arch: str | None = None,
+    objective: str = OBJECTIVES[0],
+) -> Replayed:
+    """What the command line describes; the arguments are those of `open_replay`.
+
+    Raises:
+        DeviceError, RequestError: Something is unknown or impossible; one line says what.
+    """
+    if objective == "energy":
+        raise RequestError(NO_ENERGY)
+    replay = open_replay(name, t1, kernel, shape, arch)
+    known = replay.recording
+    parameters = tuple(map(parameter_from, known.names, known.values))
+    space = ListedSpace(known.kernel or "recorded", parameters, (), _NO_TARGET, known.levels)
+    key = StudyKey(
+        kernel=space.kernel,
+        semantic_hash=replay.hash,
+        problem=replay.problem,
+        arch=replay.arch,
+        device=replay.name,
+        policy=POLICY,
+        objective=objective,
+        space_hash=space.hash,
+    )
+    return Replayed(replay, space, key)
+
+
+def about_for(
+    kernel: str | None,
+    shape: str | None,
+    device: str | None,
+    arch: str | None,
+    objective: str,
+    t1: Path | None,
+) -> About:
+    """What a run is about: a kernel of ours on a device, or a recording.
+
+    Raises:
+        ValueError, DeviceError: Something is unknown, impossible or not to be had; one line says what.
+    """
+    if device is not None and is_replay(device):
+        return replayed(device, t1, kernel, shape, arch, objective)
+    if t1 is not None:
+        raise RequestError(f"--t1 is for --device replay:FILE, got --device {device or 'none'}")
+    if kernel is None:
+        raise RequestError("Missing option '--kernel'; `tune kernels` lists them")
+    return task_for(kernel, shape, device, arch, objective)
+
+
+def loop_for(about: About, request: Request, watch: Watch) -> Loop:
+    """The loop that evaluates it."""
+    match about:
+        case Task():
+            return Tuning(about, request, watch)
+        case Replayed():
+            return Replaying(about, request, watch)
+    raise TypeError(f"no loop is for {type(about).__name__}")
+
+
+class Replaying(Loop):
+    """One process's search over a recorded space, one schedule after the other unless asked otherwise."""
+
+    def __init__(self, about: Replayed, request: Request, watch: Watch) -> None:
+        super().__init__(about, request, watch, look_ahead=1)
+        self._replay = about.replay
+        self._space = about.space
+
+    def _start(self, stack: ExitStack) -> None:
+        """Everything is here already."""
+
+    def _send(self, flight: Flight) -> None:
+        """It is answered by `_advance`."""
+
+    def _advance(self) -> None:
+        for flight in list(self._flights.values()):
+            answer = self._replay.answer(self._space.index(flight.claim.schedule))
+            failure = None if answer.measurement else Failure(answer.outcome, answer.message)
+            self._finish(flight, None, answer.measurement, failure)
+
+    def _give_up(self) -> None:
+        """No device has been touched."""
