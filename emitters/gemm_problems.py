@@ -53,10 +53,10 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
     rows, columns = range(17, geometry.warp_m - 8, 8), (*range(32, geometry.warp_n, 16), s.tile_n)
     depths = _edge_depths(geometry)
     above = s.raster - 1 if s.raster > 1 else 1  # the first fills the groups of the raster, and no more
-    for m, n, k in zip_longest(rows, columns, depths if whole else (), fillvalue=16):
-        shapes.append((above * s.tile_m + m, n, k))
+    for m, n, k in zip_longest(rows, columns, depths if whole else ()):
+        shapes.append((above * s.tile_m + (m or 16), n or s.tile_n, k or 16))
         above = 1
-    shapes += [] if whole else [(16, 16, k) for k in depths]
+    shapes += [] if whole else [(16, s.tile_n, k) for k in depths]
     n_step, k_step = _steps(geometry.valid)
     return tuple(
         spec.problem(m, ceil_div(n, n_step) * n_step, ceil_div(k, k_step) * k_step) for m, n, k in shapes
