@@ -24,6 +24,7 @@ from tuner.task import About, Request, versions_with
 
 _LOOK_AROUND_S = 2.0  # how often trials of processes that are gone are looked for
 TICK_S = 0.2
+_FIRST_LOOK, _LOOK_EVERY = 20, 5  # trials after which it is asked how sure the sampler is: as calibrated
 
 
 class Ending(StrEnum):
@@ -31,6 +32,7 @@ class Ending(StrEnum):
 
     COMPLETE = "complete"
     EXHAUSTED = "exhausted"
+    ASSURED = "assured"
     INTERRUPTED = "interrupted"
 
 
@@ -96,6 +98,8 @@ class Loop(ABC):
         self._rows: dict[int, Trial] = {}
         self._others: frozenset[str] = frozenset()
         self._exhausted = False
+        self._assured = False
+        self._looked_at = 0
         self._looked_around = float("-inf")
         self._versions = versions_with(request.assembler)
 
@@ -110,7 +114,7 @@ class Loop(ABC):
         return [self._rows[number] for number in sorted(self._rows)]
 
     def run(self) -> Ending:
-        """Run until the study has the wanted number of trials, or nothing is left to try, or Ctrl-C.
+        """Run until the study has the wanted trials, the sampler is sure, nothing is left to try, or Ctrl-C.
 
         Raises:
             StudyError, StoreError: The study cannot be run.
@@ -175,6 +179,7 @@ class Loop(ABC):
 
     def _loop(self) -> Ending:
         while True:
+            self._assured = self._assured or self._is_assured()
             self._claim_more()
             trials = self._ledger.trials()
             done = counting(trials)
@@ -182,6 +187,8 @@ class Loop(ABC):
             if self._flights:
                 self._advance()
                 continue
+            if self._assured:
+                return Ending.ASSURED
             if done >= self._request.trials:
                 return Ending.COMPLETE
             if self._exhausted and all(trial.state.is_finished() for trial in trials):
@@ -196,7 +203,7 @@ class Loop(ABC):
                 room = self._look_ahead - len(self._flights)
                 for claim in self._ledger.take_over(self._read_rows, self._sampler, room):
                     self._launch(claim)
-        while not self._exhausted and self._may_claim():
+        while not (self._exhausted or self._assured) and self._may_claim():
             try:
                 new = self._ledger.claim(self._sampler, self._request.trials, self._about.baseline)
             except SpaceExhaustedError as error:
@@ -206,6 +213,27 @@ class Loop(ABC):
             if new is None:
                 return
             self._launch(new)
+
+    def _is_assured(self) -> bool:
+        """Whether the sampler is as sure of the best as was asked for.
+
+        It is asked about trials 0..n-1 for every fifth n, all of them finished: so it does not matter which
+        of those in flight ends first.
+        """
+        until = self._request.until
+        if until is None:
+            return False
+        trials = self._ledger.trials()
+        ended = next((t.number for t in trials if not t.state.is_finished()), len(trials))
+        count = ended // _LOOK_EVERY * _LOOK_EVERY
+        if count < _FIRST_LOOK or count <= self._looked_at:
+            return False
+        self._looked_at = count
+        sure = self._sampler.assurance(trials[:count])
+        if sure < until:
+            return False
+        self._watch.notice(f"after {count} trials the best is within 1 % of the optimum, {sure:.3f} sure")
+        return True
 
     def _may_claim(self) -> bool:
         """Whether the next trial may be asked for: the one `look_ahead` before it has ended.

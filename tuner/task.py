@@ -20,7 +20,7 @@ from tuner import __version__
 from tuner.devices import DEFAULT_SIMULATED, default_device, device_named, simulated_gpus
 from tuner.devices.device import Device
 from tuner.ptxas import Assembler
-from tuner.samplers import DEFAULT_SAMPLER, check_sampler
+from tuner.samplers import DEFAULT_SAMPLER, SAMPLERS, check_sampler
 
 NO_ENERGY = "--objective energy needs NVML's energy counter; see tune doctor"
 
@@ -188,6 +188,7 @@ class Request:
         seed: None keeps the study's own, or draws one for a new study.
         workers: Processes that emit, assemble and simulate.
         look_ahead: Trials in flight; None keeps the study's own, or takes `look_ahead_for(workers)`.
+        until: Ends the run when the sampler is so sure of the best; None goes on to the number of trials.
         limit_s: Seconds that one candidate may take for emitting and assembling, and again for the gate.
     """
 
@@ -200,6 +201,7 @@ class Request:
     workers: int = 1
     look_ahead: int | None = None
     limit_s: float = 120.0
+    until: float | None = None
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
@@ -209,6 +211,13 @@ class Request:
                 raise RequestError(f"--{name} must be at least 1, got {value}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise RequestError(f"--seed must be within 0..2^63-1, got {self.seed}")
+        if self.until is not None and not 0 < self.until < 1:
+            raise RequestError(f"--until must be above 0 and below 1, got {self.until:g}")
+        if self.until is not None and not SAMPLERS[self.sampler].is_assuring:
+            able = " or ".join(name for name, entry in SAMPLERS.items() if entry.is_assuring)
+            raise RequestError(
+                f"--until needs a sampler that tells how sure it is, {able}, got {self.sampler}"
+            )
         if not self.limit_s > 0:
             raise RequestError(f"--timeout must be above 0 s, got {self.limit_s:g}")
 

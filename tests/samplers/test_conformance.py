@@ -9,7 +9,7 @@ from emitters.target import Target
 from results.trial import Outcome
 from search_spaces.space import Constraint, Parameter, Space
 from tuner.samplers import SAMPLERS, Subject, UnknownSamplerError, sampler_named
-from tuner.samplers.base import Past, SpaceExhaustedError, ValidSetSampler, distributions
+from tuner.samplers.base import Assuring, Past, SpaceExhaustedError, ValidSetSampler, distributions
 
 
 def small_space() -> Space:
@@ -124,6 +124,16 @@ class SamplerConformance:
                 )
             asks.append(study.ask(distributions(space)).params)
         assert asks[0] == asks[1]
+
+    def test_the_table_says_whether_it_can_tell_how_sure_it_is(self) -> None:
+        space = small_space()
+        entry = SAMPLERS[self.name]
+        core = entry.make(Subject(space))
+        assert isinstance(core, Assuring) is entry.is_assuring
+        if isinstance(core, Assuring):
+            few, all_of_them = ([*range(count)] for count in (5, len(space)))
+            assert core.assurance(past_of(space, few, set(), [])) < 0.5
+            assert core.assurance(past_of(space, all_of_them, set(), [])) == 1.0
 
     def test_the_core_is_pure(self) -> None:
         """The same arguments give the same proposal, whatever it was asked in between."""

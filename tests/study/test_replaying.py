@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_device import FakeDevice, time_of
 from toy_study import Recorder, few, rows_in, task_on
@@ -76,6 +77,26 @@ def test_the_same_seed_searches_alike_interrupted_or_not(tmp_path: Path, sampler
     search(about, tmp_path / "parts", 4, sampler=sampler)
     _, parts = search(about, tmp_path / "parts", 9, sampler=sampler)
     assert [row.schedule for row in parts] == [row.schedule for row in whole]
+
+
+@pytest.mark.skipif(not REPLAY.is_dir(), reason=f"no recorded spaces in {REPLAY}; set REPLAY_SPACES")
+def test_a_run_ends_when_the_sampler_is_sure(tmp_path: Path) -> None:
+    """As sure as was asked for, and right; the same trials are judged alike when the run is resumed."""
+    about = replayed(f"replay:{REPLAY / 'dedispersion_A4000.json.gz'}")
+    watch = Recorder()
+    request = Request(trials=300, out=tmp_path, assembler=Assembler(), seed=1, until=0.9)
+    loop = Replaying(about, request, watch)
+    assert loop.run() is Ending.ASSURED
+    assert 20 <= len(loop.rows) < 300
+    assert len(loop.rows) % 5 == 0
+    best = min(row.figure for row in loop.rows if row.figure is not None)
+    assert best <= 1.01 * np.nanmin(about.replay.recording.times_us)
+    (said,) = watch.notices
+    sure = re.fullmatch(r"after (\d+) trials the best is within 1 % of the optimum, (0\.\d+) sure", said)
+    assert sure is not None
+    assert (int(sure[1]), float(sure[2]) >= 0.9) == (len(loop.rows), True)
+    again = Replaying(about, request, Recorder())
+    assert (again.run(), len(again.rows)) == (Ending.ASSURED, len(loop.rows))
 
 
 def test_a_recording_that_grew_makes_another_study(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def run(
     t1: Annotated[
         Path | None, typer.Option("--t1", help="T1 input for the parameters of replay:FILE.")
     ] = None,
+    until: Annotated[
+        float | None, typer.Option("--until", help="End when so sure that the best is within 1 %, as 0.99.")
+    ] = None,
     sampler: Annotated[str | None, typer.Option("--sampler", help="How schedules are chosen.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
     workers: Workers = None,
@@ -79,6 +82,7 @@ def run(
         workers=cores() if workers is None else workers,
         look_ahead=look_ahead,
         limit_s=timeout,
+        until=until,
     )
     task = about_for(kernel, shape, device, arch, objective, t1)
     title = f"{task.key.kernel} {task.key.problem} on {task.key.device} ({task.key.arch})"

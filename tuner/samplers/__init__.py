@@ -16,14 +16,21 @@ class UnknownSamplerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplerEntry:
-    """A row of the table: how to make the core, and what it does, for a person."""
+    """A row of the table.
+
+    Attributes:
+        make: Makes the core.
+        summary: What it does, for a person.
+        is_assuring: Whether the core can tell how sure it is.
+    """
 
     make: Callable[[Subject], Core]
     summary: str
+    is_assuring: bool = False
 
 
 SAMPLERS: dict[str, SamplerEntry] = {
-    "auto": SamplerEntry(make_auto, "Gaussian process over the valid set"),
+    "auto": SamplerEntry(make_auto, "Gaussian process over the valid set", is_assuring=True),
     "random": SamplerEntry(make_random, "uniformly random, without repetition"),
     "tpe": SamplerEntry(make_tpe, "tree-structured Parzen estimator over the valid set"),
 }

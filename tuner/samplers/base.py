@@ -6,7 +6,7 @@ and names a schedule of the valid set. What it remembers between calls may only 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,15 @@ class Core(Protocol):
 
         The answer depends on the arguments alone.
         """
+        ...
+
+
+@runtime_checkable
+class Assuring(Protocol):
+    """A core that can tell how sure it is."""
+
+    def assurance(self, past: Past) -> float:
+        """The estimated probability, 0..1, that the best trial's time is within 1 % of the optimum's."""
         ...
 
 
@@ -137,6 +146,16 @@ class ValidSetSampler(BaseSampler):
                 f"{self._name} must propose a free schedule below {len(self._space)}, got {proposal}"
             )
         return proposal
+
+    def assurance(self, trials: Sequence[FrozenTrial]) -> float:
+        """The core's estimate that the best of the finished trials is within a hundredth of the optimum.
+
+        Raises:
+            TypeError: The core makes none; the table of samplers tells.
+        """
+        if not isinstance(self._core, Assuring):
+            raise TypeError(f"{self._name} does not estimate how sure it is")
+        return self._core.assurance(self._past(trials, len(trials) + self._look_ahead))
 
     def _past(self, earlier: Sequence[FrozenTrial], number: int) -> Past:
         schedules: list[int] = []
