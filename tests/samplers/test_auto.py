@@ -221,6 +221,7 @@ def test_asking_for_assurance_changes_no_proposal() -> None:
     assert core.propose(pending, space, np.random.default_rng(0)) == before
 
 
+@pytest.mark.slow
 def test_assurance_is_rarely_wrong_on_made_up_spaces() -> None:
     """Stopping at 0.99 leaves a best within 1 % of the optimum, with a quarter of the space tried."""
     wrong, stopped = 0, 0
@@ -255,7 +256,11 @@ def space_of(recording: Recording) -> ListedSpace:
 @pytest.mark.skipif(not REPLAY.is_dir(), reason=f"no recorded spaces at {REPLAY}; set REPLAY_SPACES")
 @pytest.mark.parametrize(
     ("file", "at_least"),
-    [("convolution_A4000", 0.93), ("convolution_W7800", 0.93), ("dedispersion_W7800", 0.99)],
+    [
+        ("convolution_A4000", 0.93),
+        pytest.param("convolution_W7800", 0.93, marks=pytest.mark.slow),
+        pytest.param("dedispersion_W7800", 0.99, marks=pytest.mark.slow),
+    ],
 )
 def test_recorded_spaces_of_real_gpus(file: str, at_least: float) -> None:
     """Mean of optimum/best after 100 trials: above random search (.827, .853, .939) by far."""
