@@ -17,7 +17,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "spaces": ("search_spaces",),
     "simulator": ("tuner.simulator",),
     "sanitizer": ("tuner.sanitize", "tuner.arguments"),
-    "tools": ("tuner", "tuner.names", "tuner.locks", "tuner.pool", "tuner.journal"),
+    "tools": ("tuner", "tuner.names", "tuner.locks", "tuner.pool", "tuner.journal", "tuner.threads"),
     "assembler": ("tuner.sass", "tuner.cubin", "tuner.ptxas"),
     "model": ("tuner.cost_model", "tuner.occupancy", "tuner.work"),
     "devices": ("tuner.devices",),

@@ -9,9 +9,12 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from tuner.threads import use_one_thread
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    use_one_thread()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -10,16 +10,16 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
+from tuner.threads import one_thread_for_children
+
 Perform = Callable[[Any], Any]
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Pool:
         self._size = size
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
-        with _one_thread_each():
+        with one_thread_for_children():
             forkserver.ensure_running()
         self._queue: deque[_Job] = deque()
         self._workers: list[_Worker] = []
@@ -173,25 +173,6 @@ class Pool:
         worker.process.kill()
         worker.process.join()
         worker.process.close()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """While the server of the workers starts: their BLAS takes one thread, for the pool has all the cores.
-
-    With more, the small products of a gate spend twice the time waiting for each other. NumPy reads this from
-    the environment alone, when it is imported, which in this process it has been.
-    """
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _exit_reason(status: int | None) -> str:

@@ -1,0 +1,5 @@
+"""One BLAS thread a test process, before anything imports NumPy: pytest-xdist has a process for every core."""
+
+from tuner.threads import use_one_thread
+
+use_one_thread()
