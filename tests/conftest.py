@@ -1,4 +1,4 @@
-"""One BLAS thread a test process, before anything imports NumPy: pytest-xdist has a process for every core."""
+"""One BLAS thread a test process, before anything imports NumPy: pytest-xdist has a process a core."""
 
 from tuner.threads import use_one_thread
 
