@@ -44,18 +44,18 @@ def edge_problems(spec: KernelSpec, geometry: Geometry) -> tuple[Problem, ...]:
     """
     s = geometry.schedule
     whole = s.split_k == 1
+    above = s.raster - 1 if s.raster > 1 else 1  # fills the groups of the raster, and no more
     shapes = [
         (1, 16, 16),
         (2 * s.tile_m - 7, s.tile_n + 16, depth(s, 1, 16) if whole else s.tile_k + 16),
         (9 + (s.raster * s.tile_m if s.raster > 1 else 0), 2 * s.tile_n + 16, s.tile_k),
         (s.tile_m, s.tile_n, depth(s, s.stages + 2, 16)),
+        (above * s.tile_m + 16, s.tile_n, 16),
     ]
-    rows, columns = range(17, geometry.warp_m - 8, 8), (*range(32, geometry.warp_n, 16), s.tile_n)
+    rows, columns = range(17, geometry.warp_m - 8, 8), range(32, geometry.warp_n, 16)
     depths = _edge_depths(geometry)
-    above = s.raster - 1 if s.raster > 1 else 1  # the first fills the groups of the raster, and no more
     for m, n, k in zip_longest(rows, columns, depths if whole else ()):
-        shapes.append((above * s.tile_m + (m or 16), n or s.tile_n, k or 16))
-        above = 1
+        shapes.append((s.tile_m + (m or 16), n or s.tile_n + 16, k or 16))
     shapes += [] if whole else [(16, s.tile_n, k) for k in depths]
     n_step, k_step = _steps(geometry.valid)
     return tuple(
@@ -74,9 +74,8 @@ def _edge_depths(geometry: Geometry) -> list[int]:
     depths = [depth(s, whole, 16) for whole in range(2 if s.split_k == 1 else 1, ahead)]
     if geometry.b_kind == "records":
         depths += [depth(s, whole, s.tile_k) for whole in range(1, s.stages)]
-        depths += [
-            depth(s, whole, tail) for tail in range(48, s.tile_k - 31, 32) for whole in range(s.stages + 1)
-        ]
+        for tail in range(32, s.tile_k, 32):
+            depths += [depth(s, whole, tail) for whole in range(s.stages + 1)]
     return depths
 
 
