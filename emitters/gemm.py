@@ -118,7 +118,7 @@ def _dense_reference(_problem: Problem, inputs: Inputs, _schedule: DenseSchedule
     return Expected({"C": product_s8(inputs.buffers["A"], inputs.buffers["B"].T)})
 
 
-def _prepare(schedule: GemmSchedule, problem: Problem, inputs: Inputs) -> Inputs:
+def prepare(schedule: GemmSchedule, problem: Problem, inputs: Inputs) -> Inputs:
     """Prepacked weights where the schedule wants them."""
     if schedule.weight_layout == "plain":
         return inputs
@@ -142,7 +142,7 @@ TERNARY_GEMM_S8: Kernel[GemmSchedule] = Kernel(
     usual_problems=tuple(TERNARY_SPEC.problem(*sizes) for sizes in _USUAL),
     baseline=_TERNARY_BASELINE,
     aliases=("gemm",),
-    prepare=_prepare,
+    prepare=prepare,
 )
 
 GEMM_S8: Kernel[DenseSchedule] = Kernel(

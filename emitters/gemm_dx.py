@@ -100,7 +100,7 @@ def _reference(problem: Problem, inputs: Inputs, _schedule: DxSchedule) -> Expec
     return Expected({"dX": product_s8(inputs.buffers["dY"], weights.T)})
 
 
-def _prepare(schedule: DxSchedule, problem: Problem, inputs: Inputs) -> Inputs:
+def prepare(schedule: DxSchedule, problem: Problem, inputs: Inputs) -> Inputs:
     """Prepacked weights where the schedule wants them: those of the forward kernel, for w transposed."""
     if schedule.weight_layout == "plain":
         return inputs
@@ -125,5 +125,5 @@ HSLM_DX_S8: Kernel[DxSchedule] = Kernel(
     usual_problems=tuple(SPEC.problem(*sizes) for sizes in _USUAL),
     baseline=_BASELINE,
     aliases=("gemm_dx",),
-    prepare=_prepare,
+    prepare=prepare,
 )

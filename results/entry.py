@@ -134,8 +134,8 @@ class FrozenEntry:
     device: str
     sizes: Mapping[str, int]
     schedule: Mapping[str, ParameterValue]
-    ptx: str
-    cubin: bytes
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
     plan: LaunchPlan
     source_hash: str
     code_hash: str
