@@ -33,7 +33,8 @@ def freeze(out: Path | str, entry: FrozenEntry) -> Path:
 
     Raises:
         FrozenError: It was not proven right, cannot serve its own problem, or is a prediction and what is
-            pinned was measured; or the directory cannot be written.
+            pinned was measured.
+        StoreError: The directory cannot be written.
     """
     _check(entry)
     root = Path(out) / "frozen"
@@ -44,9 +45,7 @@ def freeze(out: Path | str, entry: FrozenEntry) -> Path:
         with locked(root / ".lock"):
             return _swap_in(entry, home, versions)
     except OSError as error:
-        raise FrozenError(f"cannot write in {home}: {error.strerror}; name another directory") from None
-    except StoreError as error:
-        raise FrozenError(str(error)) from None
+        raise StoreError(f"cannot write in {home}: {error.strerror}; name another directory") from None
 
 
 def history(place: Path) -> list[FrozenEntry]:

@@ -17,10 +17,15 @@ from tuner.task import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a pinned kernel; nothing where `complaint` is empty."""
+    """What is wrong with a pinned kernel; nothing where `complaint` is empty.
+
+    Attributes:
+        is_changed: Its files are not the ones that were pinned; nothing further was looked at.
+    """
 
     place: Path
     complaint: str
+    is_changed: bool = False
 
 
 def entries_in(out: Path, kernel: str | None = None) -> list[FrozenEntry]:
@@ -43,14 +48,18 @@ def verify_pinned(out: Path, kernel: str | None, assembler: Assembler) -> list[F
         RequestError: There is no such directory.
     """
     with Fresh(assembler) as fresh:
-        return [Finding(place, _complaint(place, fresh, assembler)) for place in _places(out, kernel)]
+        return [_finding(place, fresh, assembler) for place in _places(out, kernel)]
 
 
-def _complaint(place: Path, fresh: Fresh, assembler: Assembler) -> str:
+def _finding(place: Path, fresh: Fresh, assembler: Assembler) -> Finding:
     try:
         entry = verify_entry(place)
     except FrozenError as error:
-        return str(error)
+        return Finding(place, str(error), is_changed=True)
+    return Finding(place, _complaint(entry, fresh, assembler))
+
+
+def _complaint(entry: FrozenEntry, fresh: Fresh, assembler: Assembler) -> str:
     kernel = kernel_named(entry.kernel)
     if kernel.spec.semantic_hash != entry.contract.semantic_hash:
         return f"{entry.kernel} means something else now; tune and promote it again"

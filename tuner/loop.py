@@ -117,12 +117,18 @@ class Loop(ABC):
         """Run until the study has the wanted trials, the sampler is sure, nothing is left to try, or Ctrl-C.
 
         Raises:
-            StudyError, StoreError: The study cannot be run.
+            StudyError, StoreError: The study cannot be run, or its directory cannot be written.
             HaltedError: The machine cannot go on; what is finished is kept.
         """
         with ExitStack() as stack:
             self._store = stack.enter_context(TrialStore(self._request.out))
-            self._open_study(stack)
+            try:
+                self._open_study(stack)
+            except OSError as error:
+                place = error.filename or self._request.out
+                raise StudyError(
+                    f"cannot write {place}: {error.strerror or error}; name another directory"
+                ) from None
             self._start(stack)
             self._watch.begin(self.rows, self._bound_us)
             try:

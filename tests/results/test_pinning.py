@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sample_entries import CONTRACT, entry, measured, plan, predicted
 
+from results.errors import StoreError
 from results.frozen import FrozenError, freeze, history, load, places
 from results.trial import Source, Verdict
 
@@ -92,7 +93,7 @@ def test_failure_at_any_step_leaves_the_old_entry_or_the_new(
         if existing:
             freeze(out, entry(measurement=predicted(90.0)))
         left = step
-        with monkeypatch.context() as patched, suppress(FrozenError):
+        with monkeypatch.context() as patched, suppress(StoreError):
             patched.setattr(os, call, failing)
             freeze(out, entry(measurement=predicted(80.0)))
         if existing:
@@ -179,7 +180,7 @@ def test_plain_directory_in_the_place_is_not_overwritten(tmp_path: Path) -> None
 def test_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", Path("/proc")):
-        with pytest.raises(FrozenError, match=r"cannot write in .*; name another directory"):
+        with pytest.raises(StoreError, match=r"cannot write in .*; name another directory"):
             freeze(out, entry())
 
 

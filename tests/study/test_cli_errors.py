@@ -120,6 +120,32 @@ def test_an_output_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.Ca
     said = refused(capsys, "emit", "--kernel", "toy", "-o", place)
     assert said.startswith(f"cannot write {place}: ")
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.write_text("precious")
+    said = refused(capsys, "emit", "--kernel", "toy", "-o", file / "kernel.ptx")
+    assert said == f"cannot write {file / 'kernel.ptx'}: Not a directory; name another file"
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["study.log", "_locks/claims.lock"])
+def test_an_output_directory_in_which_a_file_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """As where it was made by another user; a directory in its place stops root too."""
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    said = refused(capsys, *RUN, "--out", out)
+    assert said == f"cannot write {out / name}: Is a directory; name another directory"
+
+
+def test_a_frozen_set_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert run(["run", "--kernel", "toy", "--shape", "4096", "--trials", "2", "--out", str(out)]) == 0
+    (out / "frozen").write_text("")
+    capsys.readouterr()
+    assert run(["promote", "best", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"^tune: cannot write in \S+: Not a directory; name another directory\n$", said)
 
 
 def test_no_ptxas_installed(
@@ -150,8 +176,10 @@ def test_a_tampered_kernel_is_named_with_both_hashes(
     capsys.readouterr()
     said = refused(capsys, "frozen", "list", "--out", out)
     assert re.search(r"kernel\.ptx has been changed: its blake3 is \w{64}, the manifest says \w{64}", said)
-    assert run(["frozen", "verify", "--out", str(out)]) == 1
-    assert "has been changed" in capsys.readouterr().out
+    assert run(["frozen", "verify", "--out", str(out)]) == 2
+    verified = capsys.readouterr()
+    assert verified.err == f"tune: {said}\n"
+    assert "has been changed" in verified.out
 
 
 def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ def verify(
     out: Out = DEFAULT_OUT, kernel: AnyKernel = None, ptxas: Ptxas = None, as_json: AsJson = False
 ) -> None:
     """Check hashes, emit and assemble every pinned kernel again and compare, and prove it once more."""
+    from results.errors import FrozenError
     from tuner.commands.output import print_json, print_table
     from tuner.freezing import verify_pinned
     from tuner.ptxas import Assembler
@@ -53,6 +54,9 @@ def verify(
         print_json([{"place": str(finding.place), "problem": finding.complaint} for finding in findings])
     else:
         print_table(["pinned", "verdict"], [(str(f.place), f.complaint or "right") for f in findings])
+    changed = next((finding for finding in findings if finding.is_changed), None)
+    if changed is not None:
+        raise FrozenError(changed.complaint)
     if any(finding.complaint for finding in findings):
         raise typer.Exit(1)
 

@@ -1,5 +1,6 @@
 """How commands print: rich tables on a terminal, aligned plain lines in a pipe, JSON for programs."""
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -48,7 +49,8 @@ def write_whole(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written, nothing can be removed
+            aside.unlink()
         raise RequestError(f"cannot write {path}: {error.strerror}; name another file") from None
 
 
