@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -115,4 +116,13 @@ def open_journal(out: Path) -> JournalStorage:
     lock = JournalLock(out / NAME)
     lock.acquire()  # cuts a torn line
     lock.release()
-    return JournalStorage(Journal(out / NAME))
+    storage = JournalStorage(Journal(out / NAME))
+    _check_last_line(out / NAME)
+    return storage
+
+
+def _check_last_line(path: Path) -> None:
+    """Optuna forgives a last line that is no JSON, until something has been written after it."""
+    with path.open("rb") as file:
+        for line in deque(file, maxlen=1):
+            json.loads(line)

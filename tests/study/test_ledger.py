@@ -181,3 +181,17 @@ def test_an_unreadable_journal_in_use_is_left_alone(tmp_path: Path, party: Party
     with pytest.raises(StudyError, match=r"study\.log cannot be read .*another run is using it"):
         Party(tmp_path)
     assert (tmp_path / "study.log").read_text().startswith("{not json}")
+
+
+@pytest.mark.parametrize("content", ["not json\n", "{not json}\n{}\n"])
+def test_an_unreadable_journal_is_set_aside(tmp_path: Path, content: str) -> None:
+    """Optuna by itself forgives a last line that is no JSON, and fails at the first trial after it."""
+    (tmp_path / "study.log").write_text(content)
+    party = Party(tmp_path)
+    party.ledger.tell(party.row(party.claim()))
+    assert len(party.ledger.trials()) == 1
+    (aside,) = tmp_path.glob("study.log.unreadable-*")
+    assert aside.read_text() == content
+    (notice,) = party.notices
+    assert notice.endswith(f"kept as {aside.name}, rebuilt from the rows")
+    party.die()
