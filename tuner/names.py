@@ -1,10 +1,11 @@
-"""The names nearest to one that was not found."""
+"""What to say of a name that was not found."""
 
 import difflib
 from collections.abc import Iterable
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Up to three known names that look like `name`, joined by commas; all of them where none does."""
+def hint(name: str, known: Iterable[str]) -> str:
+    """`did you mean a, b?` with up to three names that look like `name`; all names where none does."""
     names = list(known)
-    return ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(names)}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from emitters import kernel_named
 from results.store import TrialStore
 from results.trial import Outcome, Trial
-from tuner.names import near
+from tuner.names import hint
 from tuner.task import RequestError
 
 
@@ -33,8 +33,8 @@ def trials_in(
     trials = [trial for trial in store.trials() if trial.outcome is not Outcome.STARTED]
     studies = {trial.study for trial in trials}
     if study is not None and study not in studies:
-        known = near(study, sorted(studies)) or "none"
-        raise RequestError(f"no study {study!r} in {out}; there are {known}")
+        known = hint(study, sorted(studies)) if studies else "there are none"
+        raise RequestError(f"no study {study!r} in {out}; {known}")
     wanted = kernel_named(kernel).id if kernel is not None else None
     kept = [
         trial

@@ -5,7 +5,7 @@ from typing import Any
 
 from emitters.kernel import Kernel, ParameterValue, schedule_values
 from search_spaces.space import Parameter, Space, SpaceError
-from tuner.names import near
+from tuner.names import hint
 
 
 def schedule_from(kernel: Kernel[Any], space: Space, settings: Sequence[str]) -> dict[str, ParameterValue]:
@@ -37,9 +37,7 @@ def parse_settings(space: Space, settings: Sequence[str]) -> Mapping[str, Parame
         if not equals:
             raise SpaceError(f"a setting is name=value, got {setting!r}")
         if name not in parameters:
-            raise SpaceError(
-                f"{space.kernel} has no parameter {name!r}; did you mean {near(name, parameters)}?"
-            )
+            raise SpaceError(f"{space.kernel} has no parameter {name!r}; {hint(name, parameters)}")
         values[name] = _level(parameters[name], text)
     return values
 

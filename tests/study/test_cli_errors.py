@@ -64,6 +64,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
         (("run", "--kernel", "gemm", "--shape", "128x100x32"), r"^n must be a multiple of 16, got 100$"),
         (("run", "--kernel", "gemm", "--shape", "0x16x16"), r"^m must be at least 1, got 0$"),
         (("emit", "--kernel", "gemm", "--set", "tile_x=3"), r"has no parameter 'tile_x'; did you mean tile_"),
+        (("emit", "--kernel", "gemm", "--set", "foo=3"), r"has no parameter 'foo'; known are tile_m, "),
         (("emit", "--kernel", "gemm", "--set", "tile_m=17"), r"^tile_m must be one of 16, 32, .*, got 17$"),
         (("emit", "--kernel", "gemm", "--set", "tile_m"), r"^a setting is name=value, got 'tile_m'$"),
         (("space", "--kernel", "toy", "--set", "threads=512", "--set", "per_thread=8"),
@@ -162,7 +163,7 @@ def test_a_study_name_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = refused(capsys, *RUN, "--out", tmp_path, "--study", "mine")
     assert re.search(r"^study 'mine' has .*give another --study$", said)
     said = refused(capsys, "results", "--out", tmp_path, "--study", "mime")
-    assert said == f"no study 'mime' in {tmp_path}; there are mine"
+    assert said == f"no study 'mime' in {tmp_path}; did you mean mine?"
 
 
 def test_a_tampered_kernel_is_named_with_both_hashes(

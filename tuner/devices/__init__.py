@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tuner.devices.device import Device, DeviceError
-from tuner.names import near
+from tuner.names import hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def device_named(name: str) -> Device:
     kind, _, rest = name.partition(":")
     entry = DEVICES.get(kind)
     if entry is None:
-        forms = near(kind, (entry.form for entry in DEVICES.values()))
-        raise DeviceError(f"unknown device {name!r}; did you mean {forms}?")
+        forms = hint(kind, (entry.form for entry in DEVICES.values()))
+        raise DeviceError(f"unknown device {name!r}; {forms}")
     return entry.open(rest)
 
 

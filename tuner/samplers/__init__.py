@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tuner.names import near
+from tuner.names import hint
 from tuner.samplers.auto import make_auto
 from tuner.samplers.base import Core, Subject, ValidSetSampler
 from tuner.samplers.random import make_random
@@ -54,4 +54,4 @@ def check_sampler(name: str) -> None:
         UnknownSamplerError: With the nearest names.
     """
     if name not in SAMPLERS:
-        raise UnknownSamplerError(f"unknown sampler {name!r}; did you mean {near(name, SAMPLERS)}?")
+        raise UnknownSamplerError(f"unknown sampler {name!r}; {hint(name, SAMPLERS)}")
