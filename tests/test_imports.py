@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tuner.study",
         "tuner.replaying",
         "tuner.task",
+        "tuner.warm_start",
         "tuner.ledger",
         "tuner.line",
         "tuner.twins",

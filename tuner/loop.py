@@ -15,12 +15,14 @@ from typing import Protocol
 
 from results.store import TrialStore
 from results.trial import Measurement, Outcome, Trial, Verdict
+from tuner import warm_start
 from tuner.ledger import OWNER_ATTRIBUTE, Claim, Ledger, StudyError, counting
 from tuner.locks import Presence
 from tuner.pipeline import Built, Failure
 from tuner.samplers import sampler_named
 from tuner.samplers.base import SpaceExhaustedError, Subject, ValidSetSampler
 from tuner.task import About, Request, versions_with
+from tuner.warm_start import WarmStart
 
 _LOOK_AROUND_S = 2.0  # how often trials of processes that are gone are looked for
 TICK_S = 0.2
@@ -120,6 +122,7 @@ class Loop(ABC):
             StudyError, StoreError: The study cannot be run, or its directory cannot be written.
             HaltedError: The machine cannot go on; what is finished is kept.
         """
+        self._warm = self._found_warm_start()
         with ExitStack() as stack:
             self._store = stack.enter_context(TrialStore(self._request.out))
             try:
@@ -165,12 +168,49 @@ class Loop(ABC):
         self._ledger = Ledger(request.out, self._name, key, space, presence, attributes, self._watch.notice)
         self._seed = self._ledger.attribute("seed") if request.seed is None else request.seed
         self._look_ahead = request.look_ahead or self._ledger.attribute("look_ahead")
-        subject = Subject(space, self._about.sizes)
+        self._warm = self._kept_warm_start()
+        subject = Subject(space, self._about.sizes, () if self._warm is None else self._warm.sources)
         self._sampler: ValidSetSampler = sampler_named(request.sampler, subject, self._seed, self._look_ahead)
         self._ledger.mend(self._read_rows)
         self._rows = {row.number: row for row in self._read_rows()}
 
     def _read_rows(self) -> list[Trial]:
+    def _found_warm_start(self) -> WarmStart | None:
+        """What the study began with, or would: sources are read before anything is written."""
+        request, about = self._request, self._about
+        began = warm_start.kept(request.out, self._name, about.space)
+        if began is not None or not request.warm_start:
+            return began
+        return warm_start.found(request.warm_start, about, request.out, self._name)
+
+    def _kept_warm_start(self) -> WarmStart | None:
+        """The same once it is kept; of several processes that begin a study, what the first one found."""
+        out, space, start = self._request.out, self._about.space, self._warm
+        began = warm_start.kept(out, self._name, space)
+        if began is not None:
+            if self._request.warm_start:
+                self._watch.notice(
+                    f"goes on with what it began with: {began.text or 'nothing from elsewhere'}"
+                )
+            return began
+        if start is None:
+            return None
+        if self._ledger.trials():
+            raise StudyError(
+                f"study {self._name!r} began without a warm start and goes on as it began; leave "
+                "--warm-start out, or give another --study"
+            )
+        if start.left_out:
+            self._watch.notice(f"not learned from: {'; '.join(start.left_out)}")
+        if not start.sources:
+            self._watch.notice("no other study has results to learn from; this one starts cold")
+        return warm_start.keep(out, self._name, space, start)
+
+    @property
+    def learned_from(self) -> str:
+        """The other studies that this one began with, for a person; empty where there are none."""
+        return "" if self._warm is None else self._warm.text
+
         """Finished rows of the study; trials that took their process down on a device are finished first."""
         for row in self._store.adopt_unfinished(self._name):
             self._watch.notice(f"trial {row.number} took the process down that ran it: {row.message}")

@@ -24,6 +24,7 @@ class Summary:
         bound_us: No time can lie below it; 0 where nothing better is known.
         operations: Of the problem, for rates; None where they are not known.
         times_are: ``measured``, ``predicted`` or ``recorded``.
+        learned_from: The other studies that it began with; empty where there are none.
     """
 
     study: str
@@ -33,6 +34,7 @@ class Summary:
     bound_us: float
     operations: int | None
     times_are: str
+    learned_from: str = ""
 
     @property
     def is_recorded(self) -> bool:
@@ -68,16 +70,24 @@ class Summary:
             "best": _trial_json(self.best),
             "ties": len(self.ranking.ties) if self.ranking else 0,
             "hand_written": _trial_json(self.baseline),
+            "learned_from": self.learned_from,
         }
 
 
-def summarise(task: About, study: str, rows: Sequence[Trial]) -> Summary:
-    """The summary of a study's finished rows."""
+def summarise(task: About, study: str, rows: Sequence[Trial], learned_from: str = "") -> Summary:
+    """The summary of a study's finished rows, and of what it learned from."""
     found = rankings(rows)
     by_hand = None if task.baseline is None else task.space.values(task.baseline)
     baseline = next((row for row in rows if dict(row.schedule) == by_hand), None)
     return Summary(
-        study, rows, found[0] if found else None, baseline, task.bound_us, task.operations, task.times_are
+        study,
+        rows,
+        found[0] if found else None,
+        baseline,
+        task.bound_us,
+        task.operations,
+        task.times_are,
+        learned_from,
     )
 
 
@@ -111,6 +121,8 @@ def lines(
             text.append(f"hand-written: {_by_hand(summary)}")
         if summary.bound_us:
             text.append(f"bound:        {summary.bound_us:.2f} us")
+    if summary.learned_from:
+        text.append(f"learned from: {summary.learned_from}")
     text += beside
     text.append(f"rows:         {out / 'trials'}, study {summary.study}")
     if summary.best is not None and not summary.is_recorded:

@@ -227,6 +227,7 @@ class Request:
         return secrets.randbits(31) if self.seed is None else self.seed
 
 
+        warm_start: What a new study learns from, as `tuner.warm_start.found` takes it.
 def look_ahead_for(workers: int) -> int:
     """Trials in flight that keep so many workers busy though candidates differ in how long they take.
 
@@ -239,8 +240,14 @@ def versions_with(assembler: Assembler) -> dict[str, str]:
     """What a row records of the software that made it."""
     return {
         "ptx-tuner": __version__,
+    warm_start: tuple[str, ...] = ()
         "ptxas": assembler.version,
         "optuna": version("optuna"),
         "numpy": np.__version__,
         "python": python_version(),
     }
+        if self.warm_start and not SAMPLERS[self.sampler].is_learning:
+            able = " or ".join(name for name, entry in SAMPLERS.items() if entry.is_learning)
+            raise RequestError(
+                f"--warm-start needs a sampler that learns from other studies, {able}, got {self.sampler}"
+            )

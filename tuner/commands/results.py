@@ -22,9 +22,14 @@ def results(
     from results.analysis import best_table, failures_table, history_table
     from tuner.commands.output import frame_records, print_frame, print_json
     from tuner.reading import trials_in
+    from tuner.warm_start import learned_from
 
     trials = trials_in(out, kernel, study, one_study=history)
     table = failures_table(trials) if failures else history_table(trials) if history else best_table(trials)
+    if not (failures or history):
+        told = [learned_from(out, study) for study in table["study"]]
+        if any(told):
+            table.insert(len(table.columns) - 1, "learned_from", told)  # the schedule is long, and last
     if as_json:
         print_json(frame_records(table))
     elif table.empty:

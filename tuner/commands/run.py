@@ -40,6 +40,14 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
     workers: Workers = None,
     look_ahead: Annotated[
+    warm_start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--warm-start",
+            help="What a new study learns from: an OUT of earlier runs, a recording, or auto for the other "
+            "studies of the kernel in this OUT. Repeatable.",
+        ),
+    ] = None,
         int | None, typer.Option("--look-ahead", help="Trials in flight. [made from the workers]")
     ] = None,
     out: Out = DEFAULT_OUT,
@@ -87,6 +95,7 @@ def run(
     task = about_for(kernel, shape, device, arch, objective, t1)
     title = f"{task.key.kernel} {task.key.problem} on {task.key.device} ({task.key.arch})"
     console = Console(stderr=as_json)
+        warm_start=tuple(warm_start or ()),
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         if baseline:
@@ -104,7 +113,7 @@ def run(
     finally:
         signal.signal(signal.SIGTERM, before)
         task.close()
-    summary = summarise(task, tuning.name, tuning.rows)
+    summary = summarise(task, tuning.name, tuning.rows, tuning.learned_from)
     if as_json:
         where = {"ending": ending, "out": str(Path(out).absolute())}
         print_json({**summary.to_json(), **closed.to_json(), **where})

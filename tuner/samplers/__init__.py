@@ -22,15 +22,19 @@ class SamplerEntry:
         make: Makes the core.
         summary: What it does, for a person.
         is_assuring: Whether the core can tell how sure it is.
+        is_learning: Whether it learns from other studies.
     """
 
     make: Callable[[Subject], Core]
     summary: str
     is_assuring: bool = False
+    is_learning: bool = False
 
 
 SAMPLERS: dict[str, SamplerEntry] = {
-    "auto": SamplerEntry(make_auto, "Gaussian process over the valid set", is_assuring=True),
+    "auto": SamplerEntry(
+        make_auto, "Gaussian process over the valid set", is_assuring=True, is_learning=True
+    ),
     "random": SamplerEntry(make_random, "uniformly random, without repetition"),
     "tpe": SamplerEntry(make_tpe, "tree-structured Parzen estimator over the valid set"),
 }

@@ -21,6 +21,7 @@ from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.stopping import FEWEST_TRIALS, assurance
 from tuner.samplers.target import ranked
+from tuner.samplers.transfer import learn
 
 _FIRST_FIT = 5
 _SUREST_FAILURE = 0.99
@@ -245,5 +246,6 @@ def refit_count(finished: int) -> int:
 
 
 def make_auto(subject: Subject) -> AutoCore:
-    """The core for a subject."""
-    return AutoCore(subject.space)
+    """The core for a subject, with what other studies teach."""
+    told = learn(subject.space, subject.sources)
+    return AutoCore(subject.space, Settings(prior=told.prior), told.hints)

@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from results.trial import Outcome
 from search_spaces.space import Space, SpaceError
+from tuner.samplers.transfer import Source
 
 OUTCOME_ATTRIBUTE = "outcome"
 
@@ -32,10 +33,12 @@ class Subject:
     Attributes:
         space: Whose valid set is searched.
         sizes: The problem's sizes by name.
+        sources: Results of other studies, for a sampler that learns from them.
     """
 
     space: Space
     sizes: Mapping[str, int] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from tuner.samplers.target import ranked
 _MOST_LEARNED = 400
 _MOST_FITTED = 200
 _AT_ONCE = 10_000  # schedules that are predicted in one go: bounds memory
-_FEWEST = 20
+FEWEST = 20
+"""Results with a time below which a source teaches nothing."""
 _WEIGHT, _SPREAD = 0.8, 0.5
 _LOG_SPREAD = 0.6
 _NO_HINTS = Hints(np.zeros(0), np.zeros(0))
@@ -40,6 +41,11 @@ class Source:
     name: str
     schedules: Indices
     times_us: Floats
+
+    @property
+    def timed(self) -> int:
+        """Results that are no failures."""
+        return int(np.isfinite(self.times_us).sum())
 
     @classmethod
     def of(
@@ -73,7 +79,7 @@ def learn(space: Space, sources: Sequence[Source]) -> Experience:
 
     Together the hints weigh what one alone would.
     """
-    told = [source for source in sources if np.isfinite(source.times_us).sum() >= _FEWEST]
+    told = [source for source in sources if source.timed >= FEWEST]
     if not told:
         return Experience((), Prior())
     coordinates = Coordinates.of(space.parameters)
