@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -24,6 +24,10 @@ class EmitError(ValueError):
 
 class ProblemError(ValueError):
     """A problem that the kernel, or a schedule, cannot serve."""
+
+
+class DataError(ValueError):
+    """Real data that cannot be had, or do not fit. The message gives the rule, the value and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +135,38 @@ class KernelSpec:
         return self.problem(*map(int, parts))
 
 
+class RealData(Protocol):
+    """Operands from outside for one problem. Hashable and picklable: each process fetches them itself."""
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        """What a row records: ``hash`` of the bytes, and where they are from."""
+        ...
+
+    def operands(self, kernel: "Kernel[Any]") -> Mapping[str, Array]:
+        """Buffers by name; those of the kernel that are not among them are made up.
+
+        Raises:
+            DataError: They cannot be had any more.
+        """
+        ...
+
+    def beginning(self, kernel: "Kernel[Any]", problem: "Problem", rows: int) -> "Problem":
+        """The problem that the first rows of these data are, so many at most."""
+        ...
+
+
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of one instance, in the kernel's order. Made by `KernelSpec.problem`, which checks them."""
+    """The sizes of one instance, in the kernel's order. Made by `KernelSpec.problem`, which checks them.
+
+    Attributes:
+        items: Name and size of each.
+        data: What its operands are; None where any will do.
+    """
 
     items: tuple[tuple[str, int], ...]
+    data: RealData | None = None
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -224,6 +255,21 @@ class EmittedKernel:
         return blake3(f"{canonical_json(self.plan.to_json())}\n{self.ptx}".encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class TensorOperand:
+    """How a kernel takes a matrix of a model file.
+
+    Attributes:
+        tensor_type: Name of the GGML type: ``Q4_K``.
+        operand: The buffer that it becomes; its first axis is the matrix's rows, the kernel's first size.
+        convert: From what the file holds, (rows, bytes or elements of a row), to the buffer.
+    """
+
+    tensor_type: str
+    operand: str
+    convert: Callable[[Array], Array]
+
+
 S = TypeVar("S")
 
 
@@ -248,6 +294,7 @@ class Kernel(Generic[S]):
         usual_problems: Problems it is usually tuned for, the default one first.
         baseline: The schedule that the search has to beat first.
         prepare: The inputs as this schedule wants them (weights prepacked once on the host); not timed.
+        tensor: Which matrix of a model file can be its weights; None for none.
     """
 
     spec: KernelSpec
@@ -261,6 +308,7 @@ class Kernel(Generic[S]):
     baseline: S
     aliases: tuple[str, ...] = ()
     prepare: Callable[[S, Problem, Inputs], Inputs] = _as_given
+    tensor: TensorOperand | None = None
 
     @property
     def id(self) -> str:
@@ -269,6 +317,17 @@ class Kernel(Generic[S]):
     @property
     def default_problem(self) -> Problem:
         return self.usual_problems[0]
+
+    def data(self, problem: Problem, rng: np.random.Generator) -> Inputs:
+        """Inputs of a problem: its real data where it has any, made up otherwise.
+
+        Raises:
+            DataError: The real data cannot be had.
+        """
+        made = self.inputs(problem, rng)
+        if problem.data is None:
+            return made
+        return Inputs({**made.buffers, **problem.data.operands(self)}, made.scalars)
 
     def schedule(self, values: Mapping[str, ParameterValue]) -> S:
         """The typed schedule of named values.

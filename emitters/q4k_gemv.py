@@ -17,9 +17,9 @@ from emitters.fragments.nibbles import Converter, bytes_to_f32
 from emitters.fragments.opening import f32
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
 from emitters.gemv import RowWalk, readable_rows, row_pointers, stand, store_lane_sums
-from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
+from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem, TensorOperand
 from emitters.ptx import F32, R32, Entry, Pred, SharedLayout, at, vector
-from emitters.quants import BLOCK, Q4_K_BYTES, pack_q4_k, q4_k_grouped
+from emitters.quants import BLOCK, Q4_K_BYTES, finite_q4_k, pack_q4_k, q4_k_grouped
 from emitters.rounding import chain_error, tree_depth
 from emitters.target import Target
 
@@ -341,4 +341,5 @@ Q4K_GEMV = Kernel(
         dequant="weight",
         convert="cvt",
     ),
+    tensor=TensorOperand("Q4_K", "W", finite_q4_k),
 )

@@ -18,10 +18,10 @@ from emitters.fragments.loads import load_floats, load_words
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
 from emitters.fragments.tensor import TILE_ROWS, multiply_add, new_accumulator
 from emitters.gemv import RowSum, RowWalk, readable_rows, row_pointers, stand, store_warp_sums
-from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
+from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem, TensorOperand
 from emitters.mma_error import mma_walk_error
 from emitters.ptx import R32, R64, Entry, Pred, SharedLayout, at, vector
-from emitters.quants import BLOCK, SOA_BYTES, decode_soa, pack_soa
+from emitters.quants import BLOCK, SOA_BYTES, decode_soa, pack_soa, q4_k_to_soa
 from emitters.target import Target
 
 SPEC = block_gemv_spec(
@@ -411,4 +411,5 @@ Q4K_SOA_WMMA = Kernel(
     baseline=Q4KSoaSchedule(
         tiles=1, warps=4, warps_per_row=4, splits=1, x_chunk=0, unroll=1, stages=1, accumulators=1
     ),
+    tensor=TensorOperand("Q4_K", "W", q4_k_to_soa),
 )

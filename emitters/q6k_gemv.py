@@ -29,9 +29,9 @@ from emitters.fragments.windows import (
     window_words,
 )
 from emitters.gemv import RowWalk, readable_rows, row_pointers, stand, store_lane_sums
-from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem
+from emitters.kernel import EmitError, EmittedKernel, Expected, Inputs, Kernel, Problem, TensorOperand
 from emitters.ptx import F32, R32, R64, Entry, Pred, SharedLayout, at, negated, vector
-from emitters.quants import BLOCK, Q6_K_BYTES, pack_q6_k, q6_k_grouped
+from emitters.quants import BLOCK, Q6_K_BYTES, finite_q6_k, pack_q6_k, q6_k_grouped
 from emitters.rounding import chain_error, tree_depth
 from emitters.target import Target
 
@@ -435,4 +435,5 @@ Q6K_SOA_GEMV = Kernel(
         convert="cvt",
     ),
     aliases=("q6k_gemv",),
+    tensor=TensorOperand("Q6_K", "W", finite_q6_k),
 )

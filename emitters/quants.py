@@ -5,6 +5,7 @@ Blocks are uint8 arrays of shape (rows, blocks * bytes a block); weights are flo
 Decoding is exact: every product and difference of the formats fits float64.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,48 @@ def _f16_at(blocks: Bytes, byte: int, count: int) -> Float64:
     """`count` little-endian halves from a byte offset of every block, as float64 (rows, blocks, count)."""
     halves = np.ascontiguousarray(blocks[..., byte : byte + 2 * count]).view("<f2")
     return halves.astype(np.float64)
+
+
+def finite_q4_k(data: NDArray[Any]) -> Bytes:
+    """Q4_K blocks as a file holds them.
+
+    Raises:
+        QuantError: A d or dmin is not finite.
+    """
+    return _finite(data, Q4_K_BYTES, {"d": 0, "dmin": 2})
+
+
+def finite_q6_k(data: NDArray[Any]) -> Bytes:
+    """Q6_K blocks as a file holds them.
+
+    Raises:
+        QuantError: A d is not finite.
+    """
+    return _finite(data, Q6_K_BYTES, {"d": 208})
+
+
+def finite_halves(data: NDArray[Any]) -> NDArray[np.float16]:
+    """A matrix of halves as a file holds it.
+
+    Raises:
+        QuantError: An element is not finite.
+    """
+    held = np.array(data, order="C").view("<f2")
+    bad = np.argwhere(~np.isfinite(held))
+    if len(bad):
+        raise QuantError(
+            f"weights must be finite, got {held[tuple(bad[0])]} at {bad[0][1]} of row {bad[0][0]}"
+        )
+    return held
+
+
+def _finite(data: NDArray[Any], nbytes: int, halves: Mapping[str, int]) -> Bytes:
+    held = np.array(data, order="C").view(np.uint8)
+    for name, byte in halves.items():
+        bad = np.argwhere(~np.isfinite(_f16_at(_blocks(held, nbytes), byte, 1)[..., 0]))
+        if len(bad):
+            raise QuantError(f"{name} must be finite, is not in block {bad[0][1]} of row {bad[0][0]}")
+    return held
 
 
 # Q4_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles.

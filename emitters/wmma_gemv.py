@@ -16,8 +16,9 @@ from emitters.fragments.loads import load_words
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
 from emitters.fragments.tensor import multiply_add, new_accumulator
 from emitters.gemv import RowSum, readable_rows, row_pointers, stand, store_warp_sums
-from emitters.kernel import EmitError, EmittedKernel, Kernel
+from emitters.kernel import EmitError, EmittedKernel, Kernel, TensorOperand
 from emitters.ptx import R32, Entry, Pred, SharedLayout, at, vector
+from emitters.quants import finite_halves
 from emitters.target import Target
 from emitters.wmma_gemv_schedule import (
     MMA,
@@ -377,4 +378,5 @@ WMMA_GEMV = Kernel(
         stages=1,
         accumulators=1,
     ),
+    tensor=TensorOperand("F16", "A", finite_halves),
 )

@@ -88,6 +88,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("objective", S, "key.objective", "what is minimised: `time`"),
     Column("semantic_hash", S, "key.semantic_hash", "blake3 of what the kernel computes, hex"),
     Column("space_hash", S, "key.space_hash", "blake3 of the search space, hex"),
+    Column("data_hash", S, "key.data_hash", "blake3 of the problem's real data, hex; empty for made-up ones"),
     Column(
         "outcome", S, "outcome", "what became of it: " + "ok, duplicate, or the failure; started: running"
     ),
@@ -129,6 +130,7 @@ COLUMNS: tuple[Column, ...] = (
 
 FAMILIES: tuple[Family, ...] = (
     Family("size", (I,), "sizes", "sizes of the problem by name"),
+    Family("weights", (S,), "weights", "of real data: name of the file, of the tensor, blake3 of its bytes"),
     Family("schedule", (I, S, Kind.BOOL), "schedule", "every parameter of the schedule"),
     Family("breakdown_us", (F,), "measurement.breakdown_us", "parts of a prediction; need not add up", "us"),
     Family("other_us", (F,), "measurement.other_us", "other times of the same plan, as `warm`", "us"),

@@ -144,6 +144,7 @@ class StudyKey:
         policy: Timing policy.
         objective: One of `OBJECTIVES`.
         space_hash: Hash of the search space.
+        data_hash: Hash of the problem's real data; empty where they are made up.
     """
 
     kernel: str
@@ -154,11 +155,12 @@ class StudyKey:
     policy: str
     objective: str
     space_hash: str
+    data_hash: str = ""
 
     @property
     def name(self) -> str:
         """Default name of the study: readable, and different whenever any part differs."""
-        hashes = f"{self.semantic_hash[:6]}{self.space_hash[:6]}"
+        hashes = f"{self.semantic_hash[:6]}{self.space_hash[:6]}{self.data_hash[:6]}"
         return "-".join(
             [self.kernel, self.problem, self.arch, self.device, self.policy, self.objective, hashes]
         )
@@ -176,6 +178,7 @@ class Trial:
         outcome: What became of it.
         message: For a failure: the rule, the value, the way out. Empty otherwise.
         sizes: The problem's sizes by name.
+        weights: Of real data by name: ``file``, ``tensor``, ``hash``; empty where they are made up.
         source_hash: Of the PTX text and plan.
         code_hash: Of the code that ptxas made of it.
         duplicate_of: Number of the trial whose result this one was told.
@@ -196,6 +199,7 @@ class Trial:
     outcome: Outcome
     message: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, str] = field(default_factory=dict)
     source_hash: str | None = None
     code_hash: str | None = None
     duplicate_of: int | None = None

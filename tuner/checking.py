@@ -123,8 +123,8 @@ def check_schedules(
                     case Done(result=Built(candidate=candidate) as result) if candidate is not None:
                         built[number] = result
                         job: ProveJob | WholeJob = ProveJob(candidate, (), extent.seed, None)
-                        if sizes is not None:
-                            job = WholeJob(candidate, sizes, extent.seed, extent.blocks)
+                        if extent.problem is not None and sizes is not None:
+                            job = WholeJob(candidate, sizes, extent.seed, extent.blocks, extent.problem.data)
                         pool.submit(number, job, _LIMIT_S)
                         continue
                     case Done(result=Built(failure=failure)):

@@ -1,6 +1,7 @@
 """The gate: a candidate runs in the simulator on its edge problems, and must be right, without any fault."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emitters import kernel_named
-from emitters.kernel import Expected, Inputs, Kernel, Problem
+from emitters.kernel import Expected, Inputs, Kernel, Problem, RealData
 from results.plan import LaunchPlan
 from results.trial import Verdict
 from tuner.devices.device import Candidate
@@ -18,6 +19,7 @@ from tuner.simulator import Module, Report, simulate
 
 WORKSPACE = "workspace"
 STEP_BUDGET = 1_000_000  # of a batch of blocks; the longest edge problem takes some tens of thousands
+REAL_ROWS = 67  # of real data: more than a few blocks of most schedules, and ragged
 _SHOWN = 3
 _KEPT_SIZE = 1 << 24
 
@@ -36,6 +38,18 @@ def prove(candidate: Candidate, seed: int, step_budget: int = STEP_BUDGET) -> Ve
     kernel = kernel_named(candidate.kernel)
     problems = kernel.edge_problems(kernel.schedule(candidate.schedule))
     return prove_on(candidate, problems, seed, step_budget=step_budget)
+
+
+def prove_on_data(candidate: Candidate, problem: Problem, data: RealData, seed: int) -> Verdict:
+    """Run a candidate on the first rows of a problem's real data, or on all if it does not serve so few.
+
+    Raises:
+        DataError: They cannot be had any more.
+    """
+    kernel = kernel_named(candidate.kernel)
+    rows = data.beginning(kernel, problem, REAL_ROWS)
+    serves = candidate.emitted.plan.is_valid(rows.sizes)
+    return prove_on(candidate, (rows if serves else replace(problem, data=data),), seed)
 
 
 def prove_on(
@@ -163,7 +177,7 @@ def _inputs(kernel: str, problem: Problem, seed: int) -> Inputs:
 
 
 def _fresh_inputs(kernel: str, problem: Problem, seed: int) -> Inputs:
-    return kernel_named(kernel).inputs(problem, np.random.default_rng([seed, *problem.sizes.values()]))
+    return kernel_named(kernel).data(problem, np.random.default_rng([seed, *problem.sizes.values()]))
 
 
 _kept_inputs = lru_cache(maxsize=64)(_fresh_inputs)

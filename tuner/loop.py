@@ -163,6 +163,7 @@ class Loop(ABC):
             "seed": request.seed_for_new_study,
             "look_ahead": look_ahead,
             "times_are": self._about.times_are,
+            **{f"weights_{name}": value for name, value in self._about.weights.items()},
         }
         key, space = self._about.key, self._about.space
         self._ledger = Ledger(request.out, self._name, key, space, presence, attributes, self._watch.notice)
@@ -337,6 +338,7 @@ class Loop(ABC):
             outcome=outcome,
             message=message,
             sizes=self._about.sizes,
+            weights=self._about.weights,
             source_hash=None if flight.built is None else flight.built.source_hash,
             code_hash=None if candidate is None else candidate.binary.code_hash,
             resources=None if candidate is None else candidate.resources,

@@ -9,18 +9,26 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from emitters import kernel_named
-from emitters.kernel import EmitError, EmittedKernel, ParameterValue, Problem, ProblemError
+from emitters.kernel import (
+    DataError,
+    EmitError,
+    EmittedKernel,
+    ParameterValue,
+    Problem,
+    ProblemError,
+    RealData,
+)
 from emitters.target import Target
 from results.trial import Measurement, Outcome, Verdict
 from tuner.devices import device_named
 from tuner.devices.device import Candidate, Device, DeviceError
 from tuner.devices.errors import CandidateError, CandidateFaultError
-from tuner.gate import prove, prove_on
+from tuner.gate import prove, prove_on, prove_on_data
 from tuner.ptxas import AssembleError, Assembler, AssemblerError
 
 
@@ -74,12 +82,14 @@ class ProveJob:
         sizes: Of the problem, in the kernel's order.
         seed: Of the data.
         device: Name of a device that needs nothing to itself; None stops after the gate.
+        data: Of the problem on that device, where it is real.
     """
 
     candidate: Candidate
     sizes: tuple[int, ...]
     seed: int
     device: str | None
+    data: RealData | None = None
 
 
 @dataclass(frozen=True)
@@ -101,12 +111,14 @@ class WholeJob:
         sizes: Of the problem, in the kernel's order.
         seed: Of the data.
         blocks: How many blocks to simulate, edges among them; None for all.
+        data: Of the problem, where it is real.
     """
 
     candidate: Candidate
     sizes: tuple[int, ...]
     seed: int
     blocks: int | None = None
+    data: RealData | None = None
 
 
 Job = BuildJob | ProveJob | WholeJob
@@ -174,33 +186,49 @@ def check_serves(emitted: EmittedKernel, problem: Problem) -> None:
 
 
 def gate(job: ProveJob) -> Proven:
-    """Simulate a candidate on its edge problems; on a device of many hands, time it there as well.
+    """Simulate a candidate on its edge problems and on real data; on a device of many hands, also time it.
 
     Raises:
-        HaltedError: The device is gone.
+        HaltedError: The device or the problem's data are gone.
     """
     seconds: dict[str, float] = {}
     try:
         with _timed(seconds, "gate"):
             verdict = prove(job.candidate, job.seed)
+            if verdict.is_right and job.data is not None:
+                problem = kernel_named(job.candidate.kernel).spec.problem(*job.sizes)
+                real = prove_on_data(job.candidate, problem, job.data, job.seed)
+                verdict = replace(real, problems=(*verdict.problems, *real.problems))
+    except DataError as error:
+        raise HaltedError(str(error)) from error
     except Exception as error:
         return Proven(None, None, _crash(error), seconds)
     failure = judge(verdict)
     if failure is not None or job.device is None:
         return Proven(verdict, None, failure, seconds)
-    kernel = kernel_named(job.candidate.kernel)
-    timed = time_on(_device(job.device), job.candidate, kernel.spec.problem(*job.sizes), job.seed, None)
-    return Proven(timed.verdict or verdict, timed.measurement, timed.failure, {**seconds, **timed.seconds})
+    problem = kernel_named(job.candidate.kernel).spec.problem(*job.sizes)
+    device, problem = _device(job.device), replace(problem, data=job.data)
+    timed = time_on(device, job.candidate, problem, job.seed, None)
+    there = timed.verdict
+    if there is not None and (there.where != verdict.where or not there.is_right):
+        verdict = there  # what a device has seen counts for more than what the simulator has
+    return Proven(verdict, timed.measurement, timed.failure, {**seconds, **timed.seconds})
 
 
 def whole(job: WholeJob) -> Proven:
-    """Simulate a candidate on one problem."""
+    """Simulate a candidate on one problem.
+
+    Raises:
+        HaltedError: The problem's data are gone.
+    """
     seconds: dict[str, float] = {}
     try:
         problem = kernel_named(job.candidate.kernel).spec.problem(*job.sizes)
         with _timed(seconds, "simulate"):
-            verdict = prove_on(job.candidate, (problem,), job.seed, job.blocks)
+            verdict = prove_on(job.candidate, (replace(problem, data=job.data),), job.seed, job.blocks)
         return Proven(verdict, None, judge(verdict), seconds)
+    except DataError as error:
+        raise HaltedError(str(error)) from error
     except Exception as error:
         return Proven(None, None, _crash(error), seconds)
 
@@ -256,7 +284,7 @@ def _on_device(
     error: Exception, problem: Problem, verdict: Verdict | None, seconds: Mapping[str, float]
 ) -> Proven:
     """What an exception on a device amounts to."""
-    if isinstance(error, DeviceError):
+    if isinstance(error, DeviceError | DataError):
         raise HaltedError(str(error)) from error
     if isinstance(error, CandidateFaultError):
         fault = Verdict(0, (str(problem),), "", error.kind, str(error), "device")

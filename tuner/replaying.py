@@ -34,6 +34,11 @@ class Replayed:
         """Of the problem; a recording does not name them."""
         return {}
 
+    @property
+    def weights(self) -> dict[str, str]:
+        """A recording does not name them."""
+        return {}
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -77,6 +82,8 @@ def about_for(
     arch: str | None,
     objective: str,
     t1: Path | None,
+    weights: Path | None = None,
+    tensor: str | None = None,
 ) -> About:
     """What a run is about: a kernel of ours on a device, or a recording.
 
@@ -84,12 +91,16 @@ def about_for(
         ValueError, DeviceError: Something is unknown, impossible or not to be had; one line says what.
     """
     if device is not None and is_replay(device):
+        if weights is not None or tensor is not None:
+            raise RequestError(
+                "--weights and --tensor are for a kernel on a device; a recording has its own data"
+            )
         return replayed(device, t1, kernel, shape, arch, objective)
     if t1 is not None:
         raise RequestError(f"--t1 is for --device replay:FILE, got --device {device or 'none'}")
     if kernel is None:
         raise RequestError("Missing option '--kernel'; `tune kernels` lists them")
-    return task_for(kernel, shape, device, arch, objective)
+    return task_for(kernel, shape, device, arch, objective, weights, tensor)
 
 
 def loop_for(about: About, request: Request, watch: Watch) -> Loop:

@@ -56,7 +56,7 @@ def time_schedule(task: Task, schedule: dict[str, ParameterValue], assembler: As
     built = build(BuildJob(task.kernel.id, schedule, task.device.target, sizes, assembler))
     if built.failure is not None or built.candidate is None:
         raise CandidateFailedError(_certain(built.failure))
-    proven = gate(ProveJob(built.candidate, sizes, 0, None))
+    proven = gate(ProveJob(built.candidate, sizes, 0, None, task.problem.data))
     if proven.failure is None:
         proven = time_on(task.device, built.candidate, task.problem, 0, None)
     if proven.failure is not None or proven.measurement is None:

@@ -99,9 +99,8 @@ class Tuning(Loop):
             if first is None:
                 where = self._task.device.name if self._line is None else None
                 sizes = tuple(self._task.sizes.values())
-                self._pool.submit(
-                    number, ProveJob(candidate, sizes, self._seed, where), self._request.limit_s
-                )
+                job = ProveJob(candidate, sizes, self._seed, where, self._task.problem.data)
+                self._pool.submit(number, job, self._request.limit_s)
             elif first in self._rows:
                 self._copy(flight, self._rows[first])
             else:

@@ -37,6 +37,7 @@ class About(Protocol):
         space: Whose schedules are tried.
         baseline: Number of the schedule to try first; None leaves it to the sampler.
         sizes: Of the problem, by name; empty where they are not known.
+        weights: Where the problem's weights are from and their hash; empty where they are made up.
         bound_us: No time can lie below it, microseconds; 0 where nothing better is known.
         operations: Of the problem, for rates; None where they are not known.
         times_are: ``measured``, ``predicted`` or ``recorded``.
@@ -50,6 +51,8 @@ class About(Protocol):
     def baseline(self) -> int | None: ...
     @property
     def sizes(self) -> Mapping[str, int]: ...
+    @property
+    def weights(self) -> Mapping[str, str]: ...
     @property
     def bound_us(self) -> float: ...
     @property
@@ -86,6 +89,10 @@ class Task:
         return self.problem.sizes
 
     @property
+    def weights(self) -> Mapping[str, str]:
+        return {} if self.problem.data is None else self.problem.data.description
+
+    @property
     def bound_us(self) -> float:
         """Of the problem on the device."""
         return self.device.bound_us(self.kernel, self.problem)
@@ -109,6 +116,8 @@ def task_for(
     device_name: str | None,
     arch_name: str | None,
     objective: str = OBJECTIVES[0],
+    weights: Path | None = None,
+    tensor: str | None = None,
 ) -> Task:
     """The task that the command line describes.
 
@@ -118,12 +127,14 @@ def task_for(
         device_name: None takes the GPU that is here, if it has the architecture, else a simulated one.
         arch_name: Has to be the device's; None takes that.
         objective: One of `OBJECTIVES`.
+        weights: A GGUF file whose tensor is the problem; None takes made-up data.
+        tensor: Name of the tensor in it.
 
     Raises:
         ValueError, DeviceError: Something is unknown, impossible or not to be had; one line says what.
     """
     kernel = kernel_named(kernel_name)
-    problem = kernel.default_problem if shape is None else kernel.spec.parse_problem(shape)
+    problem = problem_for(kernel, shape, weights, tensor)
     if objective not in OBJECTIVES:
         raise RequestError(f"--objective must be {' or '.join(OBJECTIVES)}, got {objective}")
     device = _device(device_name, arch_name)
@@ -139,8 +150,34 @@ def task_for(
         policy=device.policy,
         objective=objective,
         space_hash=space.hash,
+        data_hash="" if problem.data is None else problem.data.description["hash"],
     )
     return Task(kernel, problem, device, space, key, _baseline(kernel, space))
+
+
+def problem_for(kernel: Kernel[Any], shape: str | None, weights: Path | None, tensor: str | None) -> Problem:
+    """The problem of a shape, of a tensor of a file, or the kernel's default one.
+
+    Raises:
+        ValueError: They contradict each other, or something is unknown or not to be had.
+    """
+    asked = None if shape is None else kernel.spec.parse_problem(shape)
+    if weights is None or tensor is None:
+        if tensor is not None:
+            raise RequestError(
+                f"--tensor names a tensor of the file of --weights, got --tensor {tensor} alone"
+            )
+        if weights is not None:
+            raise RequestError(f"--weights needs --tensor NAME, the tensor to take from {weights}")
+        return asked or kernel.default_problem
+    from emitters.gguf_weights import weights_problem
+
+    problem = weights_problem(kernel, weights, tensor)
+    if asked is not None and asked.items != problem.items:
+        raise RequestError(
+            f"--shape must be that of the tensor, {tensor} is {problem}, got {asked}; leave it out"
+        )
+    return problem
 
 
 def _device(name: str | None, arch_name: str | None) -> Device:

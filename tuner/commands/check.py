@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.options import AsJson, KernelName, Ptxas, Settings, Shape, Workers
+from tuner.commands.options import AsJson, KernelName, Ptxas, Settings, Shape, Tensor, Weights, Workers
 
 _SHOWN = 20
 
@@ -18,6 +18,8 @@ def check(
     sample: Annotated[int | None, typer.Option("--sample", help="Check so many random schedules.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the sample and of the data.")] = 0,
     shape: Shape = None,
+    weights: Weights = None,
+    tensor: Tensor = None,
     blocks: Annotated[
         int | None, typer.Option("--blocks", help="With --shape: only so many blocks, evenly spread.")
     ] = None,
@@ -25,7 +27,7 @@ def check(
     ptxas: Ptxas = None,
     as_json: AsJson = False,
 ) -> None:
-    """Assemble without a warning, simulate, compare: edge problems, or the whole problem of --shape."""
+    """Assemble without a warning, simulate, compare: edge problems, or all of --shape or of --weights."""
     from emitters import kernel_named
     from emitters.target import ARCHS, Target
     from search_spaces import space_for
@@ -34,16 +36,18 @@ def check(
     from tuner.commands.output import cores, print_json, print_table
     from tuner.ptxas import Assembler
     from tuner.schedules import schedule_from, schedule_text
-    from tuner.task import RequestError
+    from tuner.task import RequestError, problem_for
 
     if sample is not None and settings:
         raise RequestError("--sample draws schedules, --set gives one; use either")
-    if blocks is not None and (shape is None or blocks < 2):
-        raise RequestError(f"--blocks needs --shape and must be at least 2, got {blocks}")
+    real = weights is not None or tensor is not None
+    if blocks is not None and ((shape is None and not real) or blocks < 2):
+        raise RequestError(f"--blocks needs --shape or --weights and must be at least 2, got {blocks}")
     if sample is not None and sample < 1:
         raise RequestError(f"--sample must be at least 1, got {sample}")
     entry = kernel_named(kernel)
-    extent = Extent(None if shape is None else entry.spec.parse_problem(shape), blocks, seed)
+    problem = problem_for(entry, shape, weights, tensor) if shape is not None or real else None
+    extent = Extent(problem, blocks, seed)
     assembler = Assembler(ptxas)
     archs = list(ARCHS) if arch == "all" else arch.split(",")
     targets = [Target.of(name) for name in archs]

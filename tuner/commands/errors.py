@@ -1,7 +1,7 @@
 """Which errors are a person's to mend, and become one line. Others are defects and keep their traceback."""
 
 from emitters import UnknownKernelError
-from emitters.kernel import EmitError, ProblemError
+from emitters.kernel import DataError, EmitError, ProblemError
 from emitters.target import UnknownArchError
 from results.errors import ResultsError
 from search_spaces.space import SpaceError
@@ -15,6 +15,7 @@ from tuner.task import RequestError
 
 _ASKED = (
     AssemblerError,
+    DataError,
     DeviceError,
     EmitError,
     ProblemError,

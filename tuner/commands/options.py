@@ -16,6 +16,10 @@ Out = Annotated[Path, typer.Option("--out", help="Directory of rows, studies and
 StudyName = Annotated[str | None, typer.Option("--study", help="Study by name. [made from what it is about]")]
 Ptxas = Annotated[Path | None, typer.Option("--ptxas", help="Another ptxas. [that of the NVIDIA wheel]")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
+Weights = Annotated[
+    Path | None, typer.Option("--weights", help="GGUF file to take the weights from (extra gguf).")
+]
+Tensor = Annotated[str | None, typer.Option("--tensor", help="Its tensor; the problem is that of its shape.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="name=value; the others are as hand-written. Repeatable.")
 ]

@@ -16,6 +16,8 @@ from tuner.commands.options import (
     Ptxas,
     Shape,
     StudyName,
+    Tensor,
+    Weights,
     Workers,
 )
 
@@ -28,6 +30,8 @@ def run(
         int, typer.Option("--trials", help="Trials of the study in all; the same command resumes.")
     ] = 200,
     shape: Shape = None,
+    weights: Weights = None,
+    tensor: Tensor = None,
     device: DeviceName = None,
     arch: ArchName = None,
     t1: Annotated[
@@ -92,7 +96,7 @@ def run(
         limit_s=timeout,
         until=until,
     )
-    task = about_for(kernel, shape, device, arch, objective, t1)
+    task = about_for(kernel, shape, device, arch, objective, t1, weights, tensor)
     title = f"{task.key.kernel} {task.key.problem} on {task.key.device} ({task.key.arch})"
     console = Console(stderr=as_json)
         warm_start=tuple(warm_start or ()),

@@ -4,12 +4,24 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.options import ArchName, AsJson, DeviceName, KernelName, Ptxas, Settings, Shape
+from tuner.commands.options import (
+    ArchName,
+    AsJson,
+    DeviceName,
+    KernelName,
+    Ptxas,
+    Settings,
+    Shape,
+    Tensor,
+    Weights,
+)
 
 
 def time(
     kernel: KernelName,
     shape: Shape = None,
+    weights: Weights = None,
+    tensor: Tensor = None,
     device: DeviceName = None,
     arch: ArchName = None,
     settings: Settings = None,
@@ -24,7 +36,7 @@ def time(
     from tuner.single import time_schedule
     from tuner.task import task_for
 
-    task = task_for(kernel, shape, device, arch)
+    task = task_for(kernel, shape, device, arch, weights=weights, tensor=tensor)
     try:
         schedule = schedule_from(task.kernel, task.space, settings or [])
         timed = time_schedule(task, schedule, Assembler(ptxas))

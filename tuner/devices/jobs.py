@@ -51,7 +51,7 @@ class Bench:
     def inputs(self, kernel: Kernel[Any], problem: Problem, seed: int) -> Inputs:
         """Data for a problem; the same for the same seed."""
         key = (kernel.id, problem, seed)
-        return _kept(self._inputs, key, lambda: kernel.inputs(problem, np.random.default_rng(seed)))
+        return _kept(self._inputs, key, lambda: kernel.data(problem, np.random.default_rng(seed)))
 
     def expected(self, kernel: Kernel[Any], problem: Problem, seed: int, schedule: Any) -> Expected:
         """What the outputs must be.

@@ -88,7 +88,7 @@ def operands_for(kernel: Kernel[Any], emitted: EmittedKernel, problem: Problem) 
 @lru_cache(maxsize=4)
 def _data(kernel_id: str, problem: Problem) -> tuple[Inputs, dict[str, Any]]:
     kernel = kernel_named(kernel_id)
-    inputs = kernel.inputs(problem, np.random.default_rng(0))
+    inputs = kernel.data(problem, np.random.default_rng(0))
     outputs = [buffer for buffer in kernel.spec.buffers if buffer.role == "out"]
     return inputs, {o.name: np.zeros(o.shape_for(problem.sizes), o.dtype) for o in outputs}
 
