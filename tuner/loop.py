@@ -175,7 +175,6 @@ class Loop(ABC):
         self._ledger.mend(self._read_rows)
         self._rows = {row.number: row for row in self._read_rows()}
 
-    def _read_rows(self) -> list[Trial]:
     def _found_warm_start(self) -> WarmStart | None:
         """What the study began with, or would: sources are read before anything is written."""
         request, about = self._request, self._about
@@ -212,6 +211,7 @@ class Loop(ABC):
         """The other studies that this one began with, for a person; empty where there are none."""
         return "" if self._warm is None else self._warm.text
 
+    def _read_rows(self) -> list[Trial]:
         """Finished rows of the study; trials that took their process down on a device are finished first."""
         for row in self._store.adopt_unfinished(self._name):
             self._watch.notice(f"trial {row.number} took the process down that ran it: {row.message}")

@@ -227,6 +227,7 @@ class Request:
         look_ahead: Trials in flight; None keeps the study's own, or takes `look_ahead_for(workers)`.
         until: Ends the run when the sampler is so sure of the best; None goes on to the number of trials.
         limit_s: Seconds that one candidate may take for emitting and assembling, and again for the gate.
+        warm_start: What a new study learns from, as `tuner.warm_start.found` takes it.
     """
 
     trials: int
@@ -239,6 +240,7 @@ class Request:
     look_ahead: int | None = None
     limit_s: float = 120.0
     until: float | None = None
+    warm_start: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
@@ -255,6 +257,11 @@ class Request:
             raise RequestError(
                 f"--until needs a sampler that tells how sure it is, {able}, got {self.sampler}"
             )
+        if self.warm_start and not SAMPLERS[self.sampler].is_learning:
+            able = " or ".join(name for name, entry in SAMPLERS.items() if entry.is_learning)
+            raise RequestError(
+                f"--warm-start needs a sampler that learns from other studies, {able}, got {self.sampler}"
+            )
         if not self.limit_s > 0:
             raise RequestError(f"--timeout must be above 0 s, got {self.limit_s:g}")
 
@@ -264,7 +271,6 @@ class Request:
         return secrets.randbits(31) if self.seed is None else self.seed
 
 
-        warm_start: What a new study learns from, as `tuner.warm_start.found` takes it.
 def look_ahead_for(workers: int) -> int:
     """Trials in flight that keep so many workers busy though candidates differ in how long they take.
 
@@ -277,14 +283,8 @@ def versions_with(assembler: Assembler) -> dict[str, str]:
     """What a row records of the software that made it."""
     return {
         "ptx-tuner": __version__,
-    warm_start: tuple[str, ...] = ()
         "ptxas": assembler.version,
         "optuna": version("optuna"),
         "numpy": np.__version__,
         "python": python_version(),
     }
-        if self.warm_start and not SAMPLERS[self.sampler].is_learning:
-            able = " or ".join(name for name, entry in SAMPLERS.items() if entry.is_learning)
-            raise RequestError(
-                f"--warm-start needs a sampler that learns from other studies, {able}, got {self.sampler}"
-            )

@@ -40,10 +40,6 @@ def run(
     until: Annotated[
         float | None, typer.Option("--until", help="End when so sure that the best is within 1 %, as 0.99.")
     ] = None,
-    sampler: Annotated[str | None, typer.Option("--sampler", help="How schedules are chosen.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
-    workers: Workers = None,
-    look_ahead: Annotated[
     warm_start: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,6 +48,10 @@ def run(
             "studies of the kernel in this OUT. Repeatable.",
         ),
     ] = None,
+    sampler: Annotated[str | None, typer.Option("--sampler", help="How schedules are chosen.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeats a run on sim and replay.")] = None,
+    workers: Workers = None,
+    look_ahead: Annotated[
         int | None, typer.Option("--look-ahead", help="Trials in flight. [made from the workers]")
     ] = None,
     out: Out = DEFAULT_OUT,
@@ -95,11 +95,11 @@ def run(
         look_ahead=look_ahead,
         limit_s=timeout,
         until=until,
+        warm_start=tuple(warm_start or ()),
     )
     task = about_for(kernel, shape, device, arch, objective, t1, weights, tensor)
     title = f"{task.key.kernel} {task.key.problem} on {task.key.device} ({task.key.arch})"
     console = Console(stderr=as_json)
-        warm_start=tuple(warm_start or ()),
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         if baseline:
