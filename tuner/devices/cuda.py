@@ -33,7 +33,7 @@ from tuner.devices.worker import Worker, WorkerLimits
 
 R = TypeVar("R")
 
-ROUNDS = 40
+ROUNDS = 160
 
 
 def open_cuda(index: str = "") -> "CudaDevice | CudaDevices":

@@ -1,8 +1,8 @@
 """The statistics of a measurement: when to stop, when to give up, when a candidate is faster than another.
 
 Nothing here assumes a distribution: intervals and tests are those of order statistics and signs (Gibbons and
-Chakraborti, Nonparametric Statistical Inference, chapter 5). They assume repeats that are independent, which
-neighbouring launches are only nearly; what that costs is measured in tests/devices/test_timing.py.
+Chakraborti, Nonparametric Statistical Inference, chapter 5). Repeats that resemble their neighbours count for
+fewer than they are (`effective_repeats`). Error rates under many kinds of noise: benchmarks/timing_errors.py.
 """
 
 import math
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from statistics import median
+
+import numpy as np
 
 FEWEST_REPEATS = 10
 
@@ -38,9 +40,41 @@ def rank_below(repeats: int, error: float) -> int:
     return repeats
 
 
+def effective_repeats(times: Sequence[float]) -> int:
+    """How many independent repeats say as much about the median as these do.
+
+    That is ``n / (1 + 2 (r_1 + r_2 + ...))``, with r_k the correlation at distance k of the signs of the
+    times about their median, summed up to the first that is not positive (Geyer, Practical Markov Chain
+    Monte Carlo, 1992, section 3.3, in a simpler form). Signs, so that disturbed repeats have no more weight
+    than others; each r_k is raised by what taking the median from the same times lowers it.
+    """
+    count = len(times)
+    values = np.asarray(times, np.float64)
+    signs = np.sign(values - np.median(values))
+    signs -= signs.mean()
+    variance = float(signs @ signs) / count
+    if variance == 0.0:
+        return count
+    inflation = 1.0
+    for distance in range(1, count // 3 + 1):
+        products = float(signs[:-distance] @ signs[distance:])
+        correlation = products / ((count - distance) * variance) + inflation / count
+        if correlation <= 0.0:
+            break
+        inflation += 2 * correlation
+    return max(1, int(count / inflation))
+
+
+def _rank(times: Sequence[float], error: float) -> int:
+    """As `rank_below` for these times, which count as `effective_repeats`."""
+    effective = effective_repeats(times)
+    rank = rank_below(effective, error)
+    return (rank - 1) * len(times) // effective + 1 if rank else 0
+
+
 def median_interval(times: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """The interval that holds the true median with at least that probability; None for too few times."""
-    rank = rank_below(len(times), (1 - confidence) / 2)
+    rank = _rank(times, (1 - confidence) / 2)
     if rank == 0:
         return None
     ordered = sorted(times)
@@ -74,9 +108,11 @@ class StoppingRule:
         confidence: Of that interval, for one look; several cost a little of it.
         most_repeats: Give up on precision there.
         slower_error: Probability, over all looks together, of stopping a candidate early whose median is not
-            above ``best * (1 + slower_margin)``: each look may err by an equal share (Bonferroni).
+            above ``best * (1 + slower_margin)``: each look may err by an equal share (Bonferroni). The older
+            and the newer half of the times have to say so, each by itself.
         slower_margin: What a candidate has to be slower by before it is stopped: it allows for clocks that
             drift between the best one's measurement and this one.
+        hopeless_margin: A candidate that was never within this part of the best is stopped at any look.
     """
 
     precision: float = 0.005
@@ -84,6 +120,7 @@ class StoppingRule:
     most_repeats: int = 640
     slower_error: float = 0.01
     slower_margin: float = 0.02
+    hopeless_margin: float = 0.2
 
     def __post_init__(self) -> None:
         if self.most_repeats < FEWEST_REPEATS:
@@ -120,8 +157,16 @@ class StoppingRule:
 
     def is_slower(self, times: Sequence[float], best: float) -> bool:
         """Whether the median clearly lies above ``best * (1 + slower_margin)``."""
-        rank = rank_below(len(times), self.slower_error / len(self.looks))
-        return rank > 0 and sorted(times)[rank - 1] > best * (1 + self.slower_margin)
+        if min(times) > best * (1 + self.hopeless_margin):
+            return True
+        half = len(times) // 2
+        return all(
+            self._is_above(part, best * (1 + self.slower_margin)) for part in (times[:half], times[half:])
+        )
+
+    def _is_above(self, times: Sequence[float], limit: float) -> bool:
+        rank = _rank(times, self.slower_error / len(self.looks))
+        return rank > 0 and sorted(times)[rank - 1] > limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +200,7 @@ def compare(
     """Judge finalists by paired times: a sign test of each against the leader.
 
     The leader is chosen from the same rounds, so the error is shared among all ordered pairs (Bonferroni).
+    Rounds count as `effective_repeats`.
 
     Args:
         rounds: For every round the time of each finalist. Within a round they ran one after another, so what
@@ -186,6 +232,7 @@ def rounds_needed(finalists: int, error: float = 0.01) -> int:
 
 def _sign_test(excesses: Sequence[float], resolution: float) -> float:
     """``P(at least so many above)`` if the median is not above `resolution`."""
-    above = sum(excess > resolution for excess in excesses)
-    ways = sum(math.comb(len(excesses), k) for k in range(above, len(excesses) + 1))
-    return float(ways / (1 << len(excesses)))
+    effective = effective_repeats(excesses)
+    above = sum(excess > resolution for excess in excesses) * effective // len(excesses)
+    ways = sum(math.comb(effective, k) for k in range(above, effective + 1))
+    return float(ways / (1 << effective))
