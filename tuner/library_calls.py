@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from emitters import kernel_named, quants, ternary
 from emitters.kernel import Inputs, Problem
+from tuner.devices.cublas import WORKSPACE_BYTES, Cublas, installed_cublas
 from tuner.devices.errors import CandidateFaultError
 from tuner.devices.jobs import Bench
 from tuner.devices.stopwatch import Work
@@ -44,6 +45,14 @@ class Libraries(Protocol):
         """
         ...
 
+    def cublas(self) -> Cublas:
+        """cuBLAS.
+
+        Raises:
+            LibraryMissingError: It does not load.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class InstalledLibraries:
@@ -53,7 +62,17 @@ class InstalledLibraries:
         try:
             return importlib.import_module(module)
         except (ImportError, OSError) as error:  # OSError: a shared library that it needs does not load
-            raise LibraryMissingError(f"{module} does not import: {error}") from error
+            raise LibraryMissingError(f"{module} does not import: {_first_line(error)}") from error
+
+    def cublas(self) -> Cublas:
+        try:
+            return installed_cublas()
+        except (ImportError, OSError) as error:
+            raise LibraryMissingError(f"cuBLAS does not load: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +233,20 @@ def _cublas(
         finish: C as the kernel's values.
         tolerance: As in `LibraryWork`.
     """
-    cublas = setting.libraries.named("cupy_backends.cuda.libs.cublas")
-    cuda = setting.libraries.named("cupy.cuda")
+    cublas = setting.libraries.cublas()
     driver = setting.bench.driver
     operand_type, out_type, compute_type = types
     m, n, k = product.m, product.n, product.k
     scalar = np.int32 if compute_type == _COMPUTE_32I else np.float32
     one, zero = np.ones(1, scalar), np.zeros(1, scalar)
-    with _as_refusal("cuBLAS"):
-        handle = cublas.create()
     memory: list[int] = []
 
     def room(nbytes: int) -> int:
         memory.append(driver.allocate(nbytes))
         return memory[-1]
+
+    with _as_refusal("cuBLAS"):
+        handle = cublas.create(driver.stream, room(WORKSPACE_BYTES))
 
     def make() -> Set:
         left, right = room(product.left.nbytes), room(product.right.nbytes)
@@ -237,26 +256,16 @@ def _cublas(
         target = room(values.nbytes)
 
         def call() -> None:
-            # CuPy points the handle at its current stream in every call.
-            with _as_refusal("cublasGemmEx"), cuda.ExternalStream(driver.stream):
-                cublas.gemmEx(
+            with _as_refusal("cublasGemmEx"):
+                cublas.gemm_ex(
                     handle,
-                    _OP_N if product.right_slow else _OP_T,
-                    _OP_T if product.left_slow else _OP_N,
-                    n,
-                    m,
-                    k,
+                    (_OP_N if product.right_slow else _OP_T, _OP_T if product.left_slow else _OP_N),
+                    (n, m, k),
                     one.ctypes.data,
-                    right,
-                    operand_type,
-                    n if product.right_slow else k,
-                    left,
-                    operand_type,
-                    m if product.left_slow else k,
+                    (right, operand_type, n if product.right_slow else k),
+                    (left, operand_type, m if product.left_slow else k),
                     zero.ctypes.data,
-                    target,
-                    out_type,
-                    n,
+                    (target, out_type, n),
                     compute_type,
                     _GEMM_DEFAULT,
                 )
@@ -268,9 +277,9 @@ def _cublas(
         return call, read
 
     def close() -> None:
+        cublas.destroy(handle)
         while memory:
             driver.free(memory.pop())
-        cublas.destroy(handle)
 
     sets = _Sets(make)
     nbytes = product.nbytes + m * n * np.dtype(out).itemsize
@@ -352,13 +361,14 @@ def _own_memory(nbytes: int, make: Callable[[], Set], tolerance: float) -> Libra
 def _on_gpu(setting: Setting, torch: Any, *arrays: Array) -> list[Any]:
     """Tensors on the bench's GPU, arrived: torch copies them on a stream of its own."""
     tensors = [torch.from_numpy(array).to(f"cuda:{setting.bench.driver.index}") for array in arrays]
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(setting.bench.driver.index)
     return tensors
 
 
 def _torch_call(setting: Setting, torch: Any, expression: Callable[[], Any]) -> Set:
     """An expression on our stream, and its last result."""
-    stream = torch.cuda.ExternalStream(setting.bench.driver.stream)
+    driver = setting.bench.driver
+    stream = torch.cuda.ExternalStream(driver.stream, device=f"cuda:{driver.index}")
     results: list[Any] = [None]
 
     def call() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from cuda_standin import opened_machines
 from numpy.typing import NDArray
 
+from tuner.devices.cublas import WORKSPACE_BYTES, CublasError
 from tuner.library_calls import LibraryMissingError
 
 _TYPES: dict[int, type] = {0: np.float32, 2: np.float16, 3: np.int8, 10: np.int32}
@@ -20,10 +21,10 @@ CALL_US = 25.0
 
 
 class FakeCublas:
-    """`cupy_backends.cuda.libs.cublas`; column-major, as cuBLAS is.
+    """`tuner.devices.cublas.Cublas`; column-major, as cuBLAS is.
 
     Attributes:
-        refuses: Whether `gemmEx` refuses what cuBLAS has no kernel for.
+        refuses: Whether `gemm_ex` refuses what cuBLAS has no kernel for.
         off_by: Added to every element.
     """
 
@@ -31,42 +32,37 @@ class FakeCublas:
         self._refuses, self._off_by = refuses, off_by
         self._handles: set[int] = set()
 
-    def create(self) -> int:
+    def create(self, stream: int, workspace: int) -> int:
+        (machine,) = opened_machines
+        assert machine.handles[stream] == "stream"
+        assert machine.memory[workspace].nbytes == WORKSPACE_BYTES
         self._handles.add(77)
         return 77
 
     def destroy(self, handle: int) -> None:
         self._handles.remove(handle)
 
-    def gemmEx(  # noqa: N802 - cuBLAS's name
+    def gemm_ex(
         self,
         handle: int,
-        transa: int,
-        transb: int,
-        m: int,
-        n: int,
-        k: int,
+        transposed: tuple[int, int],
+        sizes: tuple[int, int, int],
         alpha: int,
-        a: int,
-        atype: int,
-        lda: int,
-        b: int,
-        btype: int,
-        ldb: int,
+        a: tuple[int, int, int],
+        b: tuple[int, int, int],
         beta: int,
-        c: int,
-        ctype: int,
-        ldc: int,
+        c: tuple[int, int, int],
         compute_type: int,
-        algo: int,
+        algorithm: int,
     ) -> None:
         assert handle in self._handles
         if self._refuses:
-            raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+            raise CublasError("CUBLAS_STATUS_NOT_SUPPORTED")
         scalar = ctypes.c_int32 if compute_type == 72 else ctypes.c_float
         one, zero = scalar.from_address(alpha).value, scalar.from_address(beta).value
         assert (one, zero) == (1, 0)
         (machine,) = opened_machines
+        m, n, k = sizes
 
         def columns(address: int, dtype: int, rows: int, cols: int, lead: int) -> NDArray[Any]:
             """A column-major (rows, cols) matrix in device memory."""
@@ -77,14 +73,14 @@ class FakeCublas:
             return flat.reshape(cols, lead).T[:rows]
 
         def compute() -> None:
-            left: NDArray[Any] = columns(a, atype, *((k, m) if transa else (m, k)), lda).astype(
-                _SUMS[compute_type]
+            shapes = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n)]
+            left, right = (
+                columns(address, dtype, *shape, lead).astype(_SUMS[compute_type])
+                for (address, dtype, lead), shape in zip((a, b), shapes, strict=True)
             )
-            right: NDArray[Any] = columns(b, btype, *((n, k) if transb else (k, n)), ldb).astype(
-                _SUMS[compute_type]
-            )
-            product = (left.T if transa else left) @ (right.T if transb else right)
-            columns(c, ctype, m, n, ldc)[:] = product + self._off_by
+            product = (left.T if transposed[0] else left) @ (right.T if transposed[1] else right)
+            address, dtype, lead = c
+            columns(address, dtype, m, n, lead)[:] = product + self._off_by
             machine.spend(CALL_US)
 
         machine.queue(compute)
@@ -180,7 +176,9 @@ def _fake_torch() -> Any:
             functional=SimpleNamespace(rms_norm=_rms_norm, scaled_dot_product_attention=_attention)
         ),
         cuda=SimpleNamespace(
-            synchronize=lambda: None, ExternalStream=lambda address: ("stream", address), stream=_stream
+            synchronize=lambda index: None,
+            ExternalStream=lambda address, device: ("stream", address),
+            stream=_stream,
         ),
     )
 
@@ -224,7 +222,7 @@ class FakeLibraries:
     """Picklable.
 
     Attributes:
-        missing: Modules that do not import.
+        missing: Modules that do not import, and `cublas`.
         refuses: Whether cuBLAS refuses.
         off_by: An error of cuBLAS.
     """
@@ -237,12 +235,13 @@ class FakeLibraries:
         if module in self.missing:
             raise LibraryMissingError(f"{module} does not import: No module named {module!r}")
         match module:
-            case "cupy_backends.cuda.libs.cublas":
-                return FakeCublas(self.refuses, self.off_by)
-            case "cupy.cuda":
-                return _fake_cupy().cuda
             case "cupy":
                 return _fake_cupy()
             case "torch":
                 return _fake_torch()
         raise AssertionError(module)
+
+    def cublas(self) -> Any:
+        if "cublas" in self.missing:
+            raise LibraryMissingError("cuBLAS does not load: no libcublas")
+        return FakeCublas(self.refuses, self.off_by)
