@@ -2,6 +2,7 @@
 
 ResultsError
 ├── StoreError     the output directory cannot be used, or a trial cannot be kept
+├── ExportError    trials do not fit another tuner's format
 └── FrozenError    a pinned kernel is missing, tampered with, or may not be replaced
 
 ResultsWarning: something was left out or replaced by the next best, and the message says what.
@@ -16,6 +17,10 @@ class ResultsError(Exception):
 
 class StoreError(ResultsError):
     """The output directory cannot be used, or a trial cannot be kept."""
+
+
+class ExportError(ResultsError):
+    """Trials do not fit another tuner's format."""
 
 
 class FrozenError(ResultsError):

@@ -1,8 +1,9 @@
 """Which of the kept trials a person means."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from emitters import kernel_named
+from emitters import KERNELS, UnknownKernelError, kernel_named
 from results.store import TrialStore
 from results.trial import Outcome, Trial
 from tuner.names import hint
@@ -15,18 +16,20 @@ def trials_in(
     study: str | None = None,
     problem: str | None = None,
     arch: str | None = None,
+    device: str | None = None,
     one_study: bool = False,
 ) -> list[Trial]:
     """Finished trials in a directory.
 
     Args:
         out: The directory.
-        kernel: Only of this one, by id or alias.
-        study, problem, arch: Only of these.
+        kernel: Only of this one, by id or alias, or as a recording that was replayed calls it.
+        study, problem, arch, device: Only of these.
         one_study: Refuse trials of more than one study.
 
     Raises:
-        UnknownKernelError, StoreError: There is no such kernel or directory.
+        UnknownKernelError, StoreError: There is no such kernel or directory. The first also names kernels of
+            recordings in the directory.
         RequestError: There is no such study, or more than one where one is wanted.
     """
     store = TrialStore(out, read_only=True)
@@ -35,7 +38,7 @@ def trials_in(
     if study is not None and study not in studies:
         known = hint(study, sorted(studies)) if studies else "there are none"
         raise RequestError(f"no study {study!r} in {out}; {known}")
-    wanted = kernel_named(kernel).id if kernel is not None else None
+    wanted = None if kernel is None else _kernel_id(kernel, trials)
     kept = [
         trial
         for trial in trials
@@ -43,8 +46,21 @@ def trials_in(
         and wanted in (None, trial.key.kernel)
         and problem in (None, trial.key.problem)
         and arch in (None, trial.key.arch)
+        and device in (None, trial.key.device)
     ]
     found = sorted({trial.study for trial in kept})
     if one_study and len(found) > 1:
         raise RequestError(f"--study has to name one of the {len(found)} studies, as {found[0]}")
     return kept
+
+
+def _kernel_id(name: str, trials: Sequence[Trial]) -> str:
+    recorded = {trial.key.kernel for trial in trials}
+    if name in recorded:
+        return name
+    try:
+        return kernel_named(name).id
+    except UnknownKernelError as error:
+        foreign = sorted(kernel for kernel in recorded if kernel not in KERNELS)
+        there = f"; recorded there: {', '.join(foreign)}" if foreign else ""
+        raise UnknownKernelError(f"{error}{there}") from None

@@ -1,14 +1,16 @@
 """A search over a recorded space: the loop of a study with the recording for an answer, in this process."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from optuna.trial import TrialState
+
 from emitters.target import Target
-from results.trial import OBJECTIVES, StudyKey
+from results.trial import OBJECTIVES, Outcome, StudyKey
 from search_spaces.listed import ListedSpace, parameter_from
 from search_spaces.space import Space
-from tuner.devices.replay import POLICY, Replay, is_replay, open_replay
+from tuner.devices.replay import POLICY, Answer, Replay, is_replay, open_replay
 from tuner.loop import Flight, Loop, Watch
 from tuner.pipeline import Failure
 from tuner.study import Tuning
@@ -97,7 +99,8 @@ def about_for(
             )
         return replayed(device, t1, kernel, shape, arch, objective)
     if t1 is not None:
-        raise RequestError(f"--t1 is for --device replay:FILE, got --device {device or 'none'}")
+        got = "no --device" if device is None else f"--device {device}"
+        raise RequestError(f"--t1 is for --device replay:FILE, got {got}")
     if kernel is None:
         raise RequestError("Missing option '--kernel'; `tune kernels` lists them")
     return task_for(kernel, shape, device, arch, objective, weights, tensor)
@@ -129,9 +132,30 @@ class Replaying(Loop):
 
     def _advance(self) -> None:
         for flight in list(self._flights.values()):
-            answer = self._replay.answer(self._space.index(flight.claim.schedule))
+            schedule = self._space.index(flight.claim.schedule)
+            answer = self._replay.answer(schedule)
+            twin = self._twin(flight.number, schedule)
+            if twin is not None:
+                self._copy(flight, twin, answer)
+                continue
             failure = None if answer.measurement else Failure(answer.outcome, answer.message)
             self._finish(flight, None, answer.measurement, failure)
+
+    def _twin(self, number: int, schedule: int) -> int | None:
+        """The first trial before this one whose schedule has the same code and plan, as on a device."""
+        twins = self._replay.twins(schedule).tolist()
+        if not twins:
+            return None
+        alike = [self._space.values(twin) for twin in twins]
+        earlier = self._ledger.trials()[:number]
+        return next((t.number for t in earlier if t.state is not TrialState.FAIL and t.params in alike), None)
+
+    def _copy(self, flight: Flight, twin: int, answer: Answer) -> None:
+        failed = answer.measurement is None
+        outcome = answer.outcome if failed else Outcome.DUPLICATE
+        why = f"same code and plan as trial {twin}: {answer.message}" if failed else ""
+        row = self._row(flight, outcome, None, answer.measurement, why)
+        self._keep(replace(row, duplicate_of=twin))
 
     def _give_up(self) -> None:
         """No device has been touched."""

@@ -54,6 +54,27 @@ def test_a_kernel_tuner_cache_is_read(tmp_path: Path) -> None:
     assert recording.complete
 
 
+def test_a_cache_of_kernel_tuner_1_5_is_read(tmp_path: Path) -> None:
+    """It has its objectives in a list, and a failure apart from the time, which is then missing."""
+    document = json.loads(cache_text())
+    document["objective"] = ["time"]
+    for measured in document["cache"].values():
+        if isinstance(measured["time"], str):
+            measured["__error__"] = measured.pop("time")
+    recording = read_recording(written(tmp_path / "copy.json", json.dumps(document)))
+    same = read_recording(written(tmp_path / "old.json", cache_text()))
+    np.testing.assert_array_equal(recording.times_us, same.times_us)
+    assert (recording.outcomes, recording.messages) == (same.outcomes, same.messages)
+    assert recording.levels.tolist() == same.levels.tolist()
+
+
+def test_times_are_read_whatever_was_sought(tmp_path: Path) -> None:
+    document = json.loads(cache_text())
+    document["objective"] = ["GFLOP/s"]
+    recording = read_recording(written(tmp_path / "copy.json", json.dumps(document)))
+    np.testing.assert_array_equal(recording.times_us, [2000, np.nan, np.nan, 500])
+
+
 def test_what_breaks_a_condition_is_no_schedule(tmp_path: Path) -> None:
     recording = read_recording(written(tmp_path / "copy.json", cache_text()))
     schedules = [recording.schedule(number) for number in range(len(recording))]

@@ -7,6 +7,7 @@ import typer
 from tuner import __version__
 from tuner.commands.check import check
 from tuner.commands.doctor import doctor
+from tuner.commands.export import export
 from tuner.commands.frozen import frozen
 from tuner.commands.inspect import emit, kernels, space
 from tuner.commands.mutate import mutate
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (run, kernels, space, emit, check, sanitize, mutate, time, results, report, doctor):
+for command in (run, kernels, space, emit, check, sanitize, mutate, time, results, report, export, doctor):
     app.command()(command)
 app.add_typer(promote, name="promote")
 app.add_typer(frozen, name="frozen")

@@ -24,6 +24,10 @@ US_PER_MS = 1000.0
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 """Parameters that Kernel Tuner takes for a block's edges unless told otherwise (its `block_size_names`)."""
 
+OUTCOME, MESSAGE, DUPLICATE_OF = "outcome", "message", "duplicate_of"
+"""What our exported trials have beside the words of a format (`results.export`): the kind of a failure, its
+message, and the key of the schedule whose code and plan a schedule has."""
+
 _FAILURES = {
     "CompilationFailedConfig": Outcome.ASSEMBLE,
     "RuntimeFailedConfig": Outcome.CRASH,
@@ -55,6 +59,10 @@ class Recording:
         messages: For a failure, the file's word for it; else empty.
         threads: Formula of the threads of a block, in parameter names; None where nothing tells.
         complete: Whether the file had its end.
+        originals: For each schedule the number of the one whose code and plan it has, its own where none is
+            known; shape (schedules,), int64. None where nothing tells.
+        problem, arch: What was timed, and for which architecture; empty where the file does not say.
+        source: How the times were obtained, as in `results.trial.Source`; empty where the file does not say.
     """
 
     kernel: str
@@ -68,6 +76,10 @@ class Recording:
     messages: tuple[str, ...]
     threads: str | None = None
     complete: bool = True
+    originals: NDArray[np.int64] | None = None
+    problem: str = ""
+    arch: str = ""
+    source: str = ""
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -129,7 +141,7 @@ def read_recording(path: Path, t1: T1 | None = None) -> Recording:
     if "cache" in document:
         recording = _from_cache(document, path)
     elif "results" in document:
-        recording = _from_t4(document["results"], path)
+        recording = _from_t4(document, path)
     else:
         known = ", ".join(sorted(document)[:8])
         raise RecordingError(f"{path} must have `cache` (Kernel Tuner) or `results` (T4), got {known}")
@@ -160,52 +172,84 @@ class _Row:
     schedule: Mapping[str, ParameterValue]
     times_ms: Sequence[float]
     time_ms: float | None
-    failure: str
+    outcome: Outcome = Outcome.OK
+    message: str = ""
+    original: str = ""
 
 
 def _from_cache(document: Mapping[str, Any], path: Path) -> Recording:
     names = tuple(document["tune_params_keys"])
+    objective = _first(document.get("objective", "time"))
     rows = []
     for key, entry in document["cache"].items():
         schedule = {name: entry[name] for name in names if name in entry}
         if len(schedule) < len(names):
             raise RecordingError(f"{path}: entry {key!r} must have all of {', '.join(names)}")
-        rows.append(_row(schedule, entry.get(document.get("objective", "time")), entry.get("times", ())))
+        time = entry.get("time", entry.get(objective))
+        failure = entry.get("__error__", time)  # the first is where Kernel Tuner 1.5 has it
+        rows.append(_row(schedule, time, entry.get("times"), failure, entry))
     values = tuple(tuple(document["tune_params"][name]) for name in names)
     edges = [name for name in BLOCK_NAMES if name in names]
-    recording = _recording(names, values, rows, path)
+    about = document.get("metadata") or {}
     return replace(
-        recording,
+        _recording(names, values, rows, path, about),
         kernel=str(document.get("kernel_name", "")),
         device=str(document.get("device_name", "")),
         threads=" * ".join(edges) or None,
     )
 
 
-def _from_t4(results: Sequence[Mapping[str, Any]], path: Path) -> Recording:
+def _from_t4(document: Mapping[str, Any], path: Path) -> Recording:
     rows = []
-    for entry in results:
+    for entry in document["results"]:
         measured = {m["name"]: m["value"] for m in entry["measurements"]}
-        objective = entry["objectives"][0]
-        rows.append(
-            _row(entry["configuration"], measured.get(objective), entry["times"].get("runtimes", ()), entry)
-        )
+        time = measured.get("time", measured.get(_first(entry["objectives"])))
+        failure = entry.get("invalidity", "correct")
+        failed = time if failure == "correct" else failure
+        rows.append(_row(entry["configuration"], time, entry["times"].get("runtimes"), failed, measured))
     names = tuple(rows[0].schedule) if rows else ()
     values = tuple(tuple(sorted({row.schedule[name] for row in rows}, key=_order)) for name in names)
     edges = [name for name in BLOCK_NAMES if name in names]
-    return replace(_recording(names, values, rows, path), threads=" * ".join(edges) or None)
+    about = document.get("metadata") or {}
+    return replace(
+        _recording(names, values, rows, path, about),
+        kernel=str(about.get("kernel", "")),
+        device=str(about.get("device", "")),
+        threads=" * ".join(edges) or None,
+    )
+
+
+def _first(objective: object) -> str:
+    """An objective, which Kernel Tuner 1.5 writes as a list."""
+    return str(objective[0]) if isinstance(objective, list) and objective else str(objective)
 
 
 def _row(
-    schedule: Mapping[str, ParameterValue], time: object, times: object, t4: Mapping[str, Any] | None = None
+    schedule: Mapping[str, ParameterValue],
+    time: object,
+    times: object,
+    failure: object,
+    noted: Mapping[str, Any],
 ) -> _Row:
-    invalidity = "correct" if t4 is None else str(t4.get("invalidity", "correct"))
+    """A row; what our own trials know better than the format has words for is in what was noted beside it.
+
+    Args:
+        schedule, time, times: As recorded, milliseconds.
+        failure: The format's word for it; any number where there is none.
+        noted: Other values of the entry.
+    """
     raw = [float(t) for t in times] if isinstance(times, list) else []
-    if invalidity != "correct":
-        return _Row(schedule, raw, None, invalidity)
-    if isinstance(time, int | float) and np.isfinite(time) and time > 0:
-        return _Row(schedule, raw, float(time), "")
-    return _Row(schedule, raw, None, str(time))
+    original = str(noted.get(DUPLICATE_OF, ""))
+    if isinstance(failure, int | float) and isinstance(time, int | float) and 0 < time < np.inf:
+        return _Row(schedule, raw, float(time), original=original)
+    word = str(failure)
+    if word in _INVALID:
+        return _Row(schedule, raw, None, Outcome.STARTED)
+    kind = noted.get(OUTCOME)
+    known = [outcome for outcome in Outcome if outcome == kind and not outcome.has_time]
+    outcome = known[0] if known else _FAILURES.get(word, Outcome.CRASH)
+    message = str(noted.get(MESSAGE, "")) if known else word
+    return _Row(schedule, raw, None, outcome, message, original)
 
 
 def _recording(
@@ -213,8 +257,10 @@ def _recording(
     values: tuple[tuple[ParameterValue, ...], ...],
     rows: Iterable[_Row],
     path: Path,
+    about: Mapping[str, Any],
 ) -> Recording:
-    kept = [row for row in rows if row.failure not in _INVALID]
+    """A recording of rows; `about` says where our own exported trials came from, other tuners do not."""
+    kept = [row for row in rows if row.outcome is not Outcome.STARTED]
     if not kept:
         raise RecordingError(f"{path} must have at least one recorded schedule")
     places = [{value: level for level, value in enumerate(levels)} for levels in values]
@@ -235,11 +281,20 @@ def _recording(
         levels=np.array(levels, dtype=np.int16),
         times_us=np.array([np.nan if r.time_ms is None else r.time_ms for r in kept]) * US_PER_MS,
         raw_us=raw_us * US_PER_MS,
-        outcomes=tuple(
-            _FAILURES.get(row.failure, Outcome.CRASH) if row.failure else Outcome.OK for row in kept
-        ),
-        messages=tuple(row.failure for row in kept),
+        outcomes=tuple(row.outcome for row in kept),
+        messages=tuple(row.message for row in kept),
+        originals=_originals(kept),
+        problem=str(about.get("problem", "")),
+        arch=str(about.get("arch", "")),
+        source=str(about.get("source", "")),
     )
+
+
+def _originals(rows: Sequence[_Row]) -> NDArray[np.int64] | None:
+    if not any(row.original for row in rows):
+        return None
+    numbers = {schedule_key(row.schedule): number for number, row in enumerate(rows)}
+    return np.array([numbers.get(row.original, number) for number, row in enumerate(rows)], dtype=np.int64)
 
 
 def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
@@ -271,6 +326,11 @@ def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
         levels=np.stack(moved, axis=1),
         threads=threads,
     )
+
+
+def schedule_key(schedule: Mapping[str, ParameterValue]) -> str:
+    """A schedule as a key of a Kernel Tuner cache."""
+    return ",".join(map(str, schedule.values()))
 
 
 def _numbers(schedule: Mapping[str, ParameterValue]) -> dict[str, int]:

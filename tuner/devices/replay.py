@@ -4,18 +4,19 @@ Recordings are Kernel Tuner caches, T4 results and directories of our own trials
 or timed, so this is no `Device`: its kernels need not be ours.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from emitters import kernel_named
+from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
 from results.errors import ResultsError
 from results.store import TrialStore
-from results.trial import Measurement, Outcome, ParameterValue, Source, Trial
+from results.trial import Measurement, Outcome, Source, Trial
 from tuner.devices.device import DeviceError
 from tuner.devices.recorded import Recording, RecordingError, read_recording, read_t1
 
@@ -40,15 +41,20 @@ class Replay:
     Attributes:
         name: As in a study's key: ``replay:FILE``, without the directory.
         recording: What is known.
-        problem, arch: As the recording says; ``recorded`` where it does not.
-        recorded: How its times were obtained, where that is known: of our own trials.
     """
 
     name: str
     recording: Recording
-    problem: str = _UNKNOWN
-    arch: str = _UNKNOWN
-    recorded: str = ""
+
+    @property
+    def problem(self) -> str:
+        """As the recording says; ``recorded`` where it does not."""
+        return self.recording.problem or _UNKNOWN
+
+    @property
+    def arch(self) -> str:
+        """The same of the architecture."""
+        return self.recording.arch or _UNKNOWN
 
     @cached_property
     def hash(self) -> str:
@@ -57,7 +63,18 @@ class Replay:
         hashed = blake3(repr((known.kernel, known.names, known.values, known.outcomes)).encode())
         for array in (known.levels, known.times_us, known.raw_us):
             hashed.update(np.ascontiguousarray(array).tobytes())
+        if known.originals is not None and np.any(known.originals != np.arange(len(known))):
+            hashed.update(known.originals.tobytes())
         return hashed.hexdigest()
+
+    def twins(self, schedule: int) -> NDArray[np.int64]:
+        """Other schedules that are recorded as having the same code and plan, by number."""
+        originals = self.recording.originals
+        if originals is None:
+            return np.zeros(0, dtype=np.int64)
+        alike: NDArray[np.int64] = np.flatnonzero(originals == originals[schedule])
+        others: NDArray[np.int64] = alike[alike != schedule]
+        return others
 
     def answer(self, schedule: int) -> Answer:
         """What became of a schedule, given its number in the recording."""
@@ -67,7 +84,7 @@ class Replay:
             return Answer(outcome, known.messages[schedule] or f"recorded as {outcome}", None)
         raw = known.raw_us[schedule]
         times_us = tuple(map(float, raw[np.isfinite(raw)]))
-        details = {"recorded": self.recorded} if self.recorded else {}
+        details = {"recorded": known.source} if known.source else {}
         return Answer(outcome, "", Measurement(time_us, Source.REPLAY, times_us, POLICY, details=details))
 
 
@@ -119,58 +136,52 @@ def open_replay(
 def _of_trials(path: Path, shown: str, kernel: str | None, problem: str | None, arch: str | None) -> Replay:
     kernel = None if kernel is None else kernel_named(kernel).id
     out = path.parent if path.name == "trials" and not (path / "trials").is_dir() else path
-    groups: dict[tuple[str, ...], list[Trial]] = {}
+    chosen: list[Trial] = []
     for trial in TrialStore(out, read_only=True).trials():
         key = trial.key
         wanted = ((kernel, key.kernel), (problem, key.problem), (arch, key.arch))
-        if trial.outcome is Outcome.STARTED or any(want not in (None, has) for want, has in wanted):
-            continue
-        if is_replay(key.device):
-            continue  # an answer of a recording, kept in the same directory, is no evidence of its own
-        group = (key.kernel, key.problem, key.arch, key.device, key.policy, key.semantic_hash)
-        groups.setdefault(group, []).append(trial)
-    if len(groups) != 1:
-        found = "; ".join(" ".join(group[:5]) for group in sorted(groups)) or "none of them"
+        # An answer of a recording, kept in the same directory, is no evidence of its own.
+        if not is_replay(key.device) and all(want in (None, has) for want, has in wanted):
+            chosen.append(trial)
+    try:
+        spaces = recorded_spaces(chosen)
+    except MixedParametersError as error:
+        raise RecordingError(str(error)) from None
+    if len(spaces) != 1:
+        found = "; ".join(space.label for space in spaces) or "none of them"
         raise DeviceError(
             f"{PREFIX}{path} must have trials of one kernel, problem, arch, device; choose with --kernel, "
             f"--shape and --arch; there are {found}"
         )
-    ((chosen, trials),) = groups.items()
-    sources = {str(trial.measurement.source) for trial in trials if trial.measurement is not None}
-    return Replay(shown, _recording(trials), chosen[1], chosen[2], ", ".join(sorted(sources)))
+    return Replay(shown, _recording(spaces[0]))
 
 
-def _recording(trials: Sequence[Trial]) -> Recording:
-    """Of comparable trials, the first of each schedule; one that was told another's result has that."""
-    first: dict[tuple[ParameterValue, ...], Trial] = {}
-    names = tuple(trials[0].schedule)
-    for trial in trials:
-        if set(trial.schedule) != set(names):
-            raise RecordingError(
-                f"all trials must have the parameters {', '.join(names)}; trial {trial.number} of "
-                f"{trial.study} has {', '.join(trial.schedule)}"
-            )
-        first.setdefault(tuple(trial.schedule[name] for name in names), trial)
-    columns = zip(*first, strict=True)
-    values = tuple(tuple(sorted(set(column), key=lambda v: (isinstance(v, str), v))) for column in columns)
-    kept = list(first.values())
-    timed = [trial.measurement if trial.outcome.has_time else None for trial in kept]
+def _recording(space: RecordedSpace) -> Recording:
+    """Of comparable trials; one that was told another's result has that."""
+    names, values, trials = space.names, space.values, space.trials
+    timed = [trial.measurement if trial.outcome.has_time else None for trial in trials]
     most = max([1, *(len(time.times_us) for time in timed if time is not None)])
-    raw_us = np.full((len(kept), most), np.nan)
+    raw_us = np.full((len(trials), most), np.nan)
     for row, time in zip(raw_us, timed, strict=True):
         if time is not None:
             row[: len(time.times_us)] = time.times_us
+    places = [{value: level for level, value in enumerate(levels)} for levels in values]
+    key = trials[0].key
     return Recording(
-        kernel=kept[0].key.kernel,
-        device=kept[0].key.device,
+        kernel=key.kernel,
+        device=key.device,
         names=names,
         values=values,
         levels=np.array(
-            [[levels.index(v) for v, levels in zip(schedule, values, strict=True)] for schedule in first],
+            [[place[trial.schedule[n]] for n, place in zip(names, places, strict=True)] for trial in trials],
             dtype=np.int16,
         ),
         times_us=np.array([np.nan if time is None else time.time_us for time in timed]),
         raw_us=raw_us,
-        outcomes=tuple(Outcome.OK if trial.outcome.has_time else trial.outcome for trial in kept),
-        messages=tuple(trial.message for trial in kept),
+        outcomes=tuple(Outcome.OK if trial.outcome.has_time else trial.outcome for trial in trials),
+        messages=tuple(map(space.message, range(len(trials)))),
+        originals=np.array(space.originals, dtype=np.int64),
+        problem=key.problem,
+        arch=key.arch,
+        source=space.source,
     )
