@@ -241,26 +241,6 @@ def test_float_mma_of_small_integers_is_exact(key: str, name: str) -> None:
     assert np.array_equal(found, c + a @ b)
 
 
-def test_float_accumulation_errs_within_single_precision_and_towards_zero() -> None:
-    shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(3)
-    a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
-    c = rng.standard_normal((16, 8)).astype(np.float32)
-    registers = [
-        pack(a.view(np.uint16), shape.a, 8, 16),
-        pack(b.view(np.uint16), shape.b, 4, 16),
-        pack(c.view(np.uint32), shape.c, 4, 32),
-    ]
-    _, d = multiply(shape.text.format(a="f16", b="f16"), *registers, results=4)
-    found = unpack(d, shape.c, c.shape).view(np.float32).astype(np.float64)
-    exact = a.astype(np.float64) @ b.astype(np.float64) + c
-    size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(c)
-    assert np.all(np.abs(found - exact) <= size * 2.0**-22)
-    assert np.all(np.abs(found) <= np.abs(exact))
-    assert (
-        np.mean(found.astype(np.float32) != exact.astype(np.float32)) > 0.3
-    )  # not simply rounded to nearest
-
-
 def test_f16_accumulators_are_packed() -> None:
     shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(4)
     a, b = rng.integers(-5, 6, (16, 16)), rng.integers(-5, 6, (16, 8))
@@ -368,7 +348,7 @@ st.global.u32 [%rd3], %r16; ret;"""
 # -- wmma --
 
 
-def _wmma(a_layout: str, b_layout: str, used: str, middle: str = "") -> str:
+def wmma_body(a_layout: str, b_layout: str, used: str, middle: str = "") -> str:
     a, b = (", ".join(f"%r{first + i}" for i in range(8)) for first in (10, 20))
     c, d = (", ".join(f"%f{first + i}" for i in range(8)) for first in (0, 8))
     return f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd2, [c];
@@ -381,7 +361,7 @@ wmma.mma.sync.aligned.{used}.m16n16k16.f32.f32 {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}
 wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd3], {{{d}}}, 16; ret;"""
 
 
-def _run_wmma(body: str) -> tuple[NDArray[Any], ...]:
+def run_wmma(body: str) -> tuple[NDArray[Any], ...]:
     rng = np.random.default_rng(6)
     a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16) for _ in range(2))
     c = rng.integers(-9, 10, (16, 16)).astype(np.float32)
@@ -398,29 +378,15 @@ def _run_wmma(body: str) -> tuple[NDArray[Any], ...]:
 @pytest.mark.parametrize("a_layout", ["row", "col"])
 @pytest.mark.parametrize("b_layout", ["row", "col"])
 def test_wmma_multiplies_in_every_layout(a_layout: str, b_layout: str) -> None:
-    a, b, c, out = _run_wmma(_wmma(a_layout, b_layout, f"{a_layout}.{b_layout}"))
+    a, b, c, out = run_wmma(wmma_body(a_layout, b_layout, f"{a_layout}.{b_layout}"))
     expected = (a if a_layout == "row" else a.T) @ (b if b_layout == "row" else b.T) + c
     assert np.array_equal(out, expected)
 
 
 def test_wmma_fragments_treated_alike_in_all_elements_are_fine() -> None:
     middle = "".join(f"add.f32 %f{i}, %f{i}, %f{i};" for i in range(8))
-    a, b, c, out = _run_wmma(_wmma("row", "row", "row.row", middle))
+    a, b, c, out = run_wmma(wmma_body("row", "row", "row.row", middle))
     assert np.array_equal(out, a @ b + 2 * c)
-
-
-def test_wmma_layout_cannot_be_guessed() -> None:
-    """A kernel that mixes layouts, or takes c to be laid out as in mma, gets nonsense."""
-    a, b, c, out = _run_wmma(_wmma("row", "row", "col.row"))
-    assert not np.array_equal(out, a @ b + c)
-    assert not np.array_equal(out, a.T @ b + c)
-    middle = (
-        "mov.u32 %r0, %laneid; shr.u32 %r1, %r0, 2; setp.eq.u32 %p1, %r1, 0; @%p1 mov.f32 %f0, 0f44000000;"
-    )
-    a, b, c, out = _run_wmma(_wmma("row", "row", "row.row", middle))
-    changed = np.argwhere(out != a @ b + c)
-    assert len(changed) == 4
-    assert changed.tolist() != [[0, 0], [0, 2], [0, 4], [0, 6]]
 
 
 @pytest.mark.parametrize(

@@ -277,17 +277,6 @@ def test_atomics_that_meet_act_one_after_the_other(operation: str, space: str) -
     assert found[33] == state
 
 
-def test_order_of_atomics_depends_on_the_seed() -> None:
-    body = START + "atom.global.add.u32 %r6, [%rd1+128], 1; st.global.u32 [%rd3], %r6; ret;"
-    steps = [Memset("c", 0), Launch("k", (1, 1, 1), (32, 1, 1), 0, ("a", "c"))]
-    buffers = {"a": np.zeros(32, np.uint32), "c": np.zeros(33, np.uint32)}
-    orders = [
-        simulate(entry(body), steps, buffers, seed=seed).buffers["c"][:32].tolist() for seed in (0, 0, 1)
-    ]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[0]) == list(range(32))
-
-
 @pytest.mark.parametrize(("type_", "dtype"), [("f32", np.float32), ("f64", np.float64)])
 def test_float_atomics_add(type_: str, dtype: type) -> None:
     size = np.dtype(dtype).itemsize

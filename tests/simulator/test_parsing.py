@@ -232,11 +232,11 @@ def test_guarded_instructions_keep_the_old_value_where_they_do_not_run() -> None
 def test_special_registers() -> None:
     body = """mov.u32 %r0, %tid.x; mov.u32 %r1, %tid.y; mov.u32 %r2, %tid.z; mov.u32 %r3, %ctaid.x;
     mov.u32 %r4, %ctaid.y;
-mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.y; mov.u32 %r7, %laneid; mov.u32 %r8, %warpid;
+mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.y; mov.u32 %r7, %laneid;
 ld.param.u64 %rd1, [c];
 mad.lo.u32 %r10, %r2, 3, %r1; mad.lo.u32 %r10, %r10, 8, %r0; mad.lo.u32 %r11, %r4, 2, %r3;
 mad.lo.u32 %r12, %r11, 48, %r10;
-mad.wide.u32 %rd3, %r12, 16, %rd1; mad.lo.u32 %r13, %r8, 32, %r7;
+mad.wide.u32 %rd3, %r12, 16, %rd1; and.b32 %r13, %r10, -32; or.b32 %r13, %r13, %r7;
 st.global.v4.u32 [%rd3], {%r10, %r13, %r5, %r6}; ret;"""
     c = np.zeros((6 * 48, 4), np.uint32)
     report = simulate(

@@ -162,12 +162,6 @@ def test_a_copy_not_waited_for_or_not_published_is_a_race(sync: str, target: str
     assert "cp.async" in report.faults[0].other_text
 
 
-def test_without_race_detection_a_copy_not_waited_for_reads_poison() -> None:
-    report = go(COPY + "bar.sync 0; ld.shared.u32 %r9, [%r6];" + OUT, races=False)
-    assert report.clean
-    assert set(report.buffers["c"].tolist()) == {0xA5A5A5A5}
-
-
 def test_an_uncommitted_copy_is_not_waited_for_by_groups_but_by_wait_all() -> None:
     body = COPY.replace("cp.async.commit_group;", "")
     assert kinds(go(body + "cp.async.wait_group 0; bar.sync 0; ld.shared.u32 %r9, [%r6];" + OUT)) == ["race"]

@@ -78,6 +78,9 @@ def load_global(
             check_written(batch, buffer, offsets, nbytes, site, lanes)
         if batch.count:
             count_global(batch, traffic, offsets, nbytes, lanes)
+            if batch.counters.touched is not None and traffic is batch.counters.global_loads:
+                rows, active = full_rows(batch, offsets, lanes)
+                batch.counters.touched.mark(buffer.name, buffer.nbytes, batch.block_ids, rows, active)
         loaded = buffer.view(nbytes).take(offsets >> (nbytes.bit_length() - 1))
         if buffer.races is not None:
             buffer.races.read(batch, offsets, nbytes, lanes, site, order)

@@ -37,10 +37,13 @@ def perturbation(bits: Lanes) -> Reals:
 
 
 def ulps_off(bits: Lanes, source: Lanes, most: int) -> Lanes:
-    """Move finite, normal, non-zero f32 results by at most `most` units in the last place."""
+    """Move finite f32 results by at most `most` units in the last place; none to zero, infinity, or over
+    the border of subnormals.
+    """
     steps = np.rint(perturbation(source) * (most + 0.49)).astype(np.int64)
     magnitude = bits & np.uint32(0x7FFFFFFF)
-    movable = (magnitude >= 0x00800000 + most) & (magnitude < 0x7F800000 - most)
+    border = np.abs(magnitude.astype(np.int64) - 0x00800000 + 0.5) < most
+    movable = (magnitude > most) & (magnitude < 0x7F800000 - most) & ~border
     return np.where(movable, (bits.astype(np.int64) + steps).astype(np.uint32), bits)
 
 

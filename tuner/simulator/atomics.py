@@ -71,8 +71,8 @@ def _update(operation: str, scalar: Scalar) -> Update:
     return lambda old, value, _: function(old.view(view), value.view(view)).view(storage)
 
 
-def _float_update(operation: str, scalar: Scalar) -> Update:
-    """Float atomics round to nearest; f16 and bf16 keep subnormals, and so does f32 on global memory here."""
+def _float_update(operation: str, scalar: Scalar, flush: bool = False) -> Update:
+    """Float atomics round to nearest and keep subnormals, unless told to flush them."""
     if scalar.name in ("f16x2", "bf16x2"):
         half = _float_update(operation, SCALARS[scalar.name[:-2]])
 
@@ -88,9 +88,9 @@ def _float_update(operation: str, scalar: Scalar) -> Update:
         raise UnknownModifierError(f"atom.{operation} takes no .{scalar.name}")
 
     def update(old: Bits, value: Bits, _: Any) -> Bits:
-        x, y = read(old, scalar), read(value, scalar)
+        x, y = read(old, scalar, flush), read(value, scalar, flush)
         if operation == "add":
-            return write(x + y, scalar)
+            return write(x + y, scalar, "rn", flush)
         return write(np.fmin(x, y) if operation == "min" else np.fmax(x, y), scalar)
 
     return update
@@ -98,11 +98,16 @@ def _float_update(operation: str, scalar: Scalar) -> Update:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an atomic does. `at_once` is the ufunc and type of one that lanes may do in any order unseen."""
+    """What an atomic does.
+
+    `update` is what it does in shared memory, `update_global` in global memory. `at_once` is the ufunc and
+    type of one that lanes may do in any order unseen.
+    """
 
     scalar: Scalar
     order: str
     update: Update
+    update_global: Update
     at_once: tuple[Any, np.dtype[Any]] | None
 
 
@@ -122,7 +127,10 @@ def atom(opcode: Opcode) -> Recipe:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     whole = scalar.kind in "usb" and scalar.name not in ("f16x2", "bf16x2")
     at_once = (COMMUTING[name], scalar.view) if name in COMMUTING and whole and not returns else None
-    operation = Operation(scalar, order, _update(name, scalar), at_once)
+    update = update_global = _update(name, scalar)
+    if (name, scalar.name) == ("add", "f32"):  # flushes subnormals in global memory (PTX ISA, `atom`)
+        update_global = _float_update(name, scalar, flush=True)
+    operation = Operation(scalar, order, update, update_global, at_once)
 
     def bind(site: Site) -> Closure:
         operands = list(site.operands[:-1] if policy else site.operands)
@@ -205,7 +213,7 @@ def _in_global(
         if buffer.races is not None:
             buffer.races.atomic(s, offsets, nbytes, chosen, site, operation.order, turns)
         index = stretched(offsets, old.shape)[chosen] >> (nbytes.bit_length() - 1)
-        _apply(s, buffer.writable(nbytes), index, values, operation, chosen, old, turns)
+        _apply(s, buffer.writable(nbytes), index, values, operation, chosen, old, turns, True)
         if buffer.written is not None:
             mark_written(buffer, index, nbytes)
 
@@ -248,6 +256,7 @@ def _apply(
     chosen: Any,
     old: Bits,
     turns: Any,
+    in_global: bool = False,
 ) -> None:
     """Update memory; `old` receives what each lane found, where lanes take turns."""
     first = stretched(values[0], chosen.shape)[chosen]
@@ -257,7 +266,8 @@ def _apply(
         function.at(view.view(dtype), index, first.view(dtype))
         s.ahead += 1
     else:
-        old[chosen] = _serially(s, view, index, first, second, operation.update, turns)
+        update = operation.update_global if in_global else operation.update
+        old[chosen] = _serially(s, view, index, first, second, update, turns)
 
 
 def _serially(

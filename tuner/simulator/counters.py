@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 SECTOR_BYTES = 32
 BANKS = 32
+MOST_TRACKED = 8
 
 
 @dataclass(slots=True)
@@ -25,6 +26,54 @@ class Traffic:
     wavefronts: int = 0
     sectors: int = 0
     ideal: int = 0
+
+
+class Touched:
+    """Which 32-byte sectors of global memory each of a few blocks loads, however often.
+
+    Args:
+        blocks: Linear numbers of the blocks.
+    """
+
+    def __init__(self, blocks: NDArray[np.int64]) -> None:
+        self._row = {int(block): row for row, block in enumerate(blocks)}
+        self._marks: dict[str, NDArray[np.bool_]] = {}
+
+    def mark(
+        self,
+        buffer: str,
+        nbytes: int,
+        blocks: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        lanes: NDArray[np.bool_] | None,
+    ) -> None:
+        """Note an access of some blocks.
+
+        Args:
+            buffer: Name of the buffer.
+            nbytes: Its size.
+            blocks: The blocks, (B,).
+            offsets: (1 or B, T) byte offsets of aligned accesses of at most 32 bytes.
+            lanes: Active lanes, of the shape of `offsets`, or None for all.
+        """
+        if buffer not in self._marks:
+            self._marks[buffer] = np.zeros((len(self._row), -(-nbytes // SECTOR_BYTES)), bool)
+        marks = self._marks[buffer]
+        sectors = offsets // SECTOR_BYTES
+        for number, block in enumerate(blocks):
+            row = number if len(sectors) > 1 else 0
+            touched = sectors[row] if lanes is None else sectors[row][lanes[row]]
+            marks[self._row[int(block)], touched] = True
+
+    @property
+    def sectors(self) -> int:
+        """Different sectors of a block, summed over blocks."""
+        return sum(int(np.count_nonzero(marks)) for marks in self._marks.values())
+
+    @property
+    def common(self) -> int:
+        """Sectors that all of the blocks load."""
+        return sum(int(np.count_nonzero(marks.all(axis=0))) for marks in self._marks.values())
 
 
 @dataclass(slots=True)
@@ -39,6 +88,7 @@ class Counters:
             `ideal` is the bytes in whole sectors.
         shared_loads, shared_stores, matrix_loads, async_writes, shared_atomics: bytes and wavefronts of
             shared memory; `ideal` is the wavefronts without bank conflicts.
+        touched: what plain loads touch, where no more than `MOST_TRACKED` blocks ran; else None.
     """
 
     blocks: int = 0
@@ -53,6 +103,7 @@ class Counters:
     matrix_loads: Traffic = field(default_factory=Traffic)
     async_writes: Traffic = field(default_factory=Traffic)
     shared_atomics: Traffic = field(default_factory=Traffic)
+    touched: Touched | None = None
 
     @property
     def total_instructions(self) -> int:

@@ -39,7 +39,8 @@ SCRAMBLE = 0x5BD1E995A4D10000
 class Mbarrier:
     """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived.
 
-    `landing` are bulk copies that it counts, which land for who waits for it.
+    `landing` are bulk copies that it counts, which land for who waits for it. `asked` are the warps that
+    have polled since the latest phase began.
     """
 
     expected: int
@@ -49,6 +50,7 @@ class Mbarrier:
     gathered: Any = None
     released: Any = None
     landing: list[Any] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
 
 
 def objects(s: Batch) -> dict[tuple[int, int], Mbarrier]:
@@ -75,6 +77,7 @@ def finish_phase(barrier: Mbarrier) -> None:
     if barrier.pending <= 0 and barrier.transactions == 0:
         barrier.phase += 1
         barrier.pending = barrier.expected
+        barrier.asked.clear()
         barrier.released, barrier.gathered = barrier.gathered, None
 
 
@@ -252,15 +255,37 @@ def _bind_wait(site: Site, parity: bool) -> Closure:
         shape = (s.blocks, s.threads)
         tokens = np.broadcast_to(r[token], shape)
         done = np.zeros(shape, bool)
+        late: dict[tuple[int, int], bool] = {}
         for block, thread, barrier in each(s, site, lane_addresses(r, base, offset)):
             value = int(tokens[block, thread])
             over = (barrier.phase & 1) != (value & 1) if parity else barrier.phase > (value ^ SCRAMBLE)
-            if over:
+            if over and not _too_early(s, barrier, block, thread, late):
                 done[block, thread] = True
                 acquire(s, barrier, block, thread)
         s.write(r, target, done)
 
     return run
+
+
+def _too_early(
+    s: Batch, barrier: Mbarrier, block: int, thread: int, late: dict[tuple[int, int], bool]
+) -> bool:
+    """Whether a warp that polls for the first time is told that a complete phase is not: by chance.
+
+    Only where nothing orders the completion before the poll, so that no thread may count on it. `late` holds
+    what each warp is told by this instruction.
+    """
+    if not isinstance(s.races, ClockRaces):
+        return False
+    known = barrier.released is None or bool((barrier.released <= s.races.clocks[block, thread]).all())
+    if known and not barrier.landing:
+        return False
+    key = (id(barrier), thread // 32)
+    if key not in late:
+        late[key] = key[1] not in barrier.asked and bool(s.random().integers(2))
+        barrier.asked.add(key[1])
+        s.ahead += late[key]
+    return late[key]
 
 
 def bind_copy_arrive(site: Site, counted: bool) -> Closure:

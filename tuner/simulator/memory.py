@@ -18,8 +18,10 @@ from tuner.simulator.scalar_types import POISON
 from tuner.simulator.shapes import stretched
 
 REGION_BITS = 40
-REGION_BASE = 1 << 32
-"""Offset of a buffer in its region: what lies below it is as much a guard zone as what lies above."""
+REGION_BASE = (1 << 32) + 256
+"""Offset of a buffer in its region: what lies below it is as much a guard zone as what lies above. It is
+aligned to 256 bytes, which is all that `cudaMalloc` promises.
+"""
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 2 << 60
 ELEMENTS: dict[int, np.dtype[Any]] = {
     1: np.dtype("u1"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tuner.simulator.coverage  # noqa: F401 - enters every instruction in the table
 from tuner.simulator.clock_races import bytes_for_block
 from tuner.simulator.context import Context
-from tuner.simulator.counters import Counters
+from tuner.simulator.counters import MOST_TRACKED, Counters, Touched
 from tuner.simulator.global_races import GlobalRaces
 from tuner.simulator.machine import WARP, Batch
 from tuner.simulator.memory import REGION_BITS, Buffer, GlobalMemory
@@ -264,15 +264,27 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
     if context.races:
         for buffer in _stored_buffers(context):
             buffer.races = GlobalRaces(buffer, context.order)
-    _run_together(context, [ids[first : first + size] for first in range(0, len(ids), size)])
+    counters = context.counters
+    if context.count and len(ids) <= MOST_TRACKED:
+        counters.touched = Touched(ids)
+    _run_together(context, _shuffled(context, [ids[i : i + size] for i in range(0, len(ids), size)]))
     for buffer in context.memory.buffers.values():
         buffer.races = None
-    counters = context.counters
     counters.blocks, counters.threads = len(ids), context.threads
     for block, warps in zip(context.program.blocks, context.block_warps, strict=True):
         if warps:
             for category, count in block.counts.items():
                 counters.instructions[category] += count * warps
+
+
+def _shuffled(context: Context, groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """Put batches in the order they run: the last blocks first, then the others at random.
+
+    The ISA promises no order of blocks, and a kernel that counts on one counts on them going up.
+    """
+    rng = np.random.default_rng((context.seed, context.step))
+    others = rng.permutation(len(groups) - 1) if groups else ()
+    return [*groups[-1:], *(groups[number] for number in others)]
 
 
 def _run_together(context: Context, groups: list[NDArray[np.int64]]) -> None:

@@ -12,6 +12,9 @@ from tuner.simulator.scalar_types import Lanes
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
+WARP_SLOTS = 64
+"""%nwarpid: the most warps that a multiprocessor of sm_80 or sm_90 holds."""
+
 
 def special_value(name: str, batch: Batch) -> Lanes:
     """Return a special register with the smallest shape that holds it."""
@@ -29,8 +32,8 @@ def special_value(name: str, batch: Batch) -> Lanes:
     one = np.uint32(1)
     values: dict[str, Callable[[], Lanes]] = {
         "laneid": lambda: lane,
-        "warpid": lambda: threads >> np.uint32(5),
-        "nwarpid": lambda: _one(batch.warps),
+        "warpid": lambda: _warp_slots(batch, threads >> np.uint32(5)),
+        "nwarpid": lambda: _one(WARP_SLOTS),
         "smid": lambda: (batch.block_ids % 128).astype(np.uint32)[:, None],
         "nsmid": lambda: _one(128),
         "gridid": lambda: np.array([[context.step + 1]], np.uint64),
@@ -53,6 +56,12 @@ def special_value(name: str, batch: Batch) -> Lanes:
     if base in ("clock", "clock_hi", "globaltimer_lo"):
         return _one(0)
     return values[base]()
+
+
+def _warp_slots(batch: Batch, warps: Lanes) -> Lanes:
+    """Return %warpid: different for the warps of a block, and otherwise not to be counted on."""
+    places = 37 * warps.astype(np.int64) + 11 + batch.block_ids[:, None]
+    return (places % WARP_SLOTS).astype(np.uint32)
 
 
 def _one(value: int) -> Lanes:

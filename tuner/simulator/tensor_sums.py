@@ -4,7 +4,7 @@ Products of f16, bf16 and tf32 are exact; order, rounding and alignment of their
 "at least single precision". Measured hardware aligns the addends to the largest, truncates each, and
 truncates the sum (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS
 7:e330, 2021). So here: the exact sum loses up to 2**-24 of the addends' magnitudes towards zero, and is
-truncated to f32; a sum that f32 holds is exact.
+truncated to f32; a sum is exact where it is so in every order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def accumulate(
     exact = np.matmul(a, b) + before
     size = np.matmul(np.abs(a), np.abs(b)) + np.abs(before)
     nearest = exact.astype(np.float32)
-    inexact = (nearest != exact) & np.isfinite(exact)
+    inexact = nearest != exact
+    _add_order_dependent(inexact, before, a, b, exact, size)
+    inexact &= np.isfinite(exact)
     bits = np.ascontiguousarray(exact).view(np.uint64)
     share = ((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
     lost = np.where(inexact, share * size * 2.0**-24, 0.0)
@@ -72,3 +74,38 @@ def accumulate(
     too_far = np.abs(result.astype(np.float64)) > np.abs(value)
     truncated = np.where(too_far, np.nextafter(result, np.float32(0)), result)
     return np.where(np.isnan(truncated), np.float32(np.nan), truncated)
+
+
+def _add_order_dependent(
+    inexact: NDArray[np.bool_],
+    start: NDArray[np.float64],
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    exact: NDArray[np.float64],
+    size: NDArray[np.float64],
+) -> None:
+    """Mark sums that f32 holds but that some order of adding does not reach.
+
+    Addends are multiples of a unit; only while their magnitudes stay below 2**24 of it is every order exact.
+    """
+    by_row, by_column, by_start = _lowest_bits(a).min(-1), _lowest_bits(b).min(-2), _lowest_bits(start)
+    if size.max() <= 2.0**24 * min(by_row.min() * by_column.min(), by_start.min()):
+        return
+    places = np.flatnonzero(~inexact & (exact != 0))
+    rows, columns = np.divmod(places, exact.shape[-1])
+    unit = np.broadcast_to(by_row, exact.shape[:-1]).reshape(-1)[rows]
+    outer = rows // exact.shape[-2] * exact.shape[-1]
+    unit = (
+        unit * np.broadcast_to(by_column, (*exact.shape[:-2], exact.shape[-1])).reshape(-1)[outer + columns]
+    )
+    unit = np.minimum(unit, by_start.reshape(-1)[places])
+    inexact.reshape(-1)[places] = size.reshape(-1)[places] > 2.0**24 * unit
+
+
+def _lowest_bits(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the value of the lowest bit set of every number, all of which f32 holds; infinity for zero."""
+    single = x.astype(np.float32)
+    bits = single.view(np.int32)
+    fraction = bits | (1 << 23)
+    lowest = (bits & (0xFF << 23)).view(np.float32).astype(np.float64) * (fraction & -fraction)
+    return np.where(single == 0, np.inf, np.maximum(lowest, 2.0**-126) * 2.0**-23)
