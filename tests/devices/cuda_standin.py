@@ -6,6 +6,7 @@ their pointers, faults lose the context, endless kernels hang, graphs and events
 """
 
 import ctypes
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +47,14 @@ class StandInDriver:
         cubin, mark, ptx = image.partition(MARK)
         if not cubin.startswith(b"\x7fELF") or not mark:
             self._machine.fail(200, "CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid")
-        return self._machine.handle(ptx.decode())
+        text = ptx.decode()
+        (arch,) = re.findall(r"^\.target sm_(\d+)", text, re.M)
+        major, minor = self._machine.gpu.capability
+        if int(arch) // 10 != major or int(arch) % 10 > minor:
+            self._machine.fail(
+                209, "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution"
+            )
+        return self._machine.handle(text)
 
     def moduleUnload(self, module: int) -> None:
         self._machine.note("moduleUnload", module)
@@ -220,7 +228,12 @@ class StandInRuntime:
         self._machine.note("streamSynchronize")
 
     def eventCreate(self) -> int:
+        self._machine.note("eventCreate")
         return self._machine.handle([None])
+
+    def eventDestroy(self, event: int) -> None:
+        self._machine.note("eventDestroy", event)
+        del self._machine.handles[event]
 
     def eventRecord(self, event: int, stream: int) -> None:
         self._machine.note("eventRecord")

@@ -204,6 +204,8 @@ def execute(
                 machine.lose(
                     700, f"CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered ({fault})"
                 )
+            if fault.kind == "trap":
+                machine.lose(719, f"CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure ({fault})")
             if fault.kind == "misaligned":
                 machine.lose(716, f"CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address ({fault})")
         same = True

@@ -37,6 +37,7 @@ def test_a_summary_takes_medians_and_every_reason() -> None:
         (0b100, ("sw_power_cap",)),
         (0b01001000, ("hw_slowdown", "hw_thermal_slowdown")),
         (0b10100000, ("sw_thermal_slowdown", "hw_power_brake_slowdown")),
+        (0b11000000000, ("board_limit", "reliability")),
     ],
 )
 def test_reasons_have_names(bits: int, names: tuple[str, ...]) -> None:

@@ -183,6 +183,12 @@ def test_code_that_does_not_load_is_refused_and_costs_no_worker(device: CudaDevi
     assert device.worker.spawned == spawned
 
 
+def test_code_for_another_arch_is_refused(device: CudaDevice) -> None:
+    verdict = device.verify(emitted(arch="sm_89"), SMALL, seed=1)
+    assert verdict.fault == "launch_refused"
+    assert "NO_BINARY_FOR_GPU" in verdict.fault_message
+
+
 def test_a_problem_larger_than_the_memory_says_so(opened: Opened) -> None:
     device = opened(memory_bytes=9 << 20)
     assert device.verify(emitted(), SMALL, seed=1).is_right
@@ -310,6 +316,14 @@ def test_buffers_of_a_group_stay_within_their_memory() -> None:
     assert measured.details["calls_per_group"] == 4
 
 
+def test_a_small_gpu_keeps_most_of_its_memory_free() -> None:
+    """A quarter of what the flush leaves is for the buffers of a group."""
+    one_set = 33 * 96 + 96 * 48 // 4 + 33 * 48 * 4
+    taken = sum((33 * 96, 96 * 48 // 4, 33 * 48 * 4))
+    gpu = {"l2_bytes": 1024, "memory_bytes": 4096 + 8 * one_set + taken, "launch_us": 3.0}
+    assert local(**gpu).measure(emitted(), SMALL, None).details["calls_per_group"] == 2
+
+
 def test_without_graphs_calls_are_queued_one_by_one() -> None:
     measured = local(has_graphs=False).measure(emitted(), SMALL, None)
     assert measured.details["launch"] == "direct"
@@ -362,6 +376,7 @@ def test_nothing_is_left_on_the_device() -> None:
     taken = len(device.run(AskCalls("malloc")))
     assert taken == len([address for (address,) in device.run(AskCalls("free")) if address])
     assert len(device.run(AskCalls("moduleLoadData"))) == len(device.run(AskCalls("moduleUnload")))
+    assert len(device.run(AskCalls("eventCreate"))) == len(device.run(AskCalls("eventDestroy"))) > 0
     assert len(device.run(AskCalls("graphInstantiate"))) == len(device.run(AskCalls("graphExecDestroy")))
 
 

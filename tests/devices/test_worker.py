@@ -168,6 +168,16 @@ def test_refused_launch_keeps_the_worker(worker: Worker) -> None:
     assert worker.spawned == 1
 
 
+def test_refusals_in_a_row_replace_the_worker_and_a_success_starts_the_count_anew(worker: Worker) -> None:
+    """The context may be broken in a way that no status tells."""
+    for refusals, spawned in ((2, 1), (2, 1), (3, 2)):
+        for _ in range(refusals):
+            with pytest.raises(CandidateFaultError):
+                worker.run(Fault(sticky=False))
+        assert unharmed(worker)
+        assert worker.spawned == spawned
+
+
 def test_unpicklable_job_is_the_callers_error(worker: Worker) -> None:
     class Local:
         def run(self, bench: object) -> int:

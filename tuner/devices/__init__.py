@@ -58,8 +58,12 @@ def default_device() -> str:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, as its driver or WSL shows it. Loads nothing."""
-    return any(Path("/proc/driver/nvidia/gpus").glob("*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
+    """Whether this machine has an NVIDIA GPU, as its driver, a container or WSL shows it. Loads nothing."""
+    return (
+        any(Path("/proc/driver/nvidia/gpus").glob("*"))
+        or any(Path("/dev").glob("nvidia[0-9]*"))
+        or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
+    )
 
 
 def device_named(name: str) -> Device:

@@ -17,6 +17,8 @@ _THROTTLING = {
     1 << 5: "sw_thermal_slowdown",
     1 << 6: "hw_thermal_slowdown",
     1 << 7: "hw_power_brake_slowdown",
+    1 << 9: "board_limit",
+    1 << 10: "reliability",
 }
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # nvmlClockType_t
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t

@@ -59,8 +59,14 @@ _STICKY = {
     717: "out_of_bounds",  # invalid address space
     718: "out_of_bounds",  # invalid program counter
     719: "launch_failure",
+    721: "launch_failure",  # tensor memory was not freed
     702: "launch_failure",  # stopped by the display's watchdog
+    4: "launch_failure",  # the driver shuts down
+    201: "launch_failure",  # invalid context
     214: "launch_failure",  # uncorrectable ECC error
+    220: "launch_failure",  # uncorrectable NVLink error
+    226: "launch_failure",  # contained error: the process is lost
+    810: "launch_failure",  # MPS has ended the client
     999: "launch_failure",  # unknown
 }
 _OUT_OF_MEMORY = 2
@@ -282,6 +288,10 @@ class Driver:
         """Queue an event."""
         with self._faults():
             self._apis.runtime.eventRecord(event, self.stream)
+
+    def free_event(self, event: int) -> None:
+        with self._faults():
+            self._apis.runtime.eventDestroy(event)
 
     def elapsed_us(self, start: int, end: int) -> float:
         """Device time between two events that have happened, microseconds (resolution about half of one)."""

@@ -31,7 +31,7 @@ class TimingPolicy:
         warmup_ms: Work queued before the first repeat, so that clocks have risen.
         group_us: Work between two events, at least, unless `most_calls` or `most_set_bytes` end it.
         most_calls: Calls in a group.
-        most_set_bytes: Memory for the buffers of a group.
+        most_set_bytes: Memory for the buffers of a group, at most; and at most a quarter of what is free.
         flush_factor: Size of what is overwritten before a cold group, in sizes of L2. More than 1 because
             replacement is not strictly by age; its duration also hides the queueing of the group.
         energy_s: Least time over which energy is counted; 0 for no energy.
@@ -112,9 +112,14 @@ class Stopwatch:
         self._policy = policy
         self._flush_bytes = math.ceil(policy.flush_factor * l2_bytes)
         self._flush_at = driver.allocate(self._flush_bytes)
+        self._set_bytes = min(policy.most_set_bytes, driver.free_bytes() // 4)
         self._events: list[tuple[int, int]] = []
 
     def close(self) -> None:
+        for pair in self._events:
+            for event in pair:
+                self._driver.free_event(event)
+        self._events.clear()
         self._driver.free(self._flush_at)
 
     def measure(self, work: Work, best_us: float | None) -> Timing:
@@ -200,7 +205,7 @@ class Stopwatch:
         call()
         rough_us = min(self._repeats(rough, 2, call, []))
         wanted = math.ceil(policy.group_us / max(rough_us, 0.1))
-        fitting = policy.most_set_bytes // max(1, work.bytes_per_set)
+        fitting = self._set_bytes // max(1, work.bytes_per_set)
         return max(1, min(wanted, policy.most_calls, fitting))
 
     def _warm_up(self, group: "_Group") -> None:

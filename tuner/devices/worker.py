@@ -38,6 +38,8 @@ class WorkerLimits:
         die_s: For a killed process to be gone; one stuck in the kernel driver is not.
         starts: Processes that may fail to start, or die without a job, one after another.
         failures: Jobs that may fail one after another. Then it is the device, not the candidates.
+        faults: Jobs that the device may refuse one after another before the worker is replaced: its context
+            may be broken in a way that no status tells.
     """
 
     start_s: float = 120.0
@@ -45,6 +47,7 @@ class WorkerLimits:
     die_s: float = 30.0
     starts: int = 3
     failures: int = 25
+    faults: int = 3
 
 
 class WorkerLostError(DeviceError):
@@ -63,7 +66,7 @@ class Worker:
         self._opener = opener
         self._limits = limits or WorkerLimits()
         self._process: _Process | None = None
-        self._failures = 0
+        self._failures = self._faults = 0
         self._is_closed = False
         self.spawned = 0
 
@@ -93,13 +96,17 @@ class Worker:
                 ) from error
             raise
         except CandidateFaultError:
+            self._faults += 1
+            if self._faults >= self._limits.faults:
+                self._faults = 0
+                self._discard()
             raise
         except (
             BaseException
         ):  # Ctrl-C between question and answer: the worker's next answer would be the wrong one
             self._discard()
             raise
-        self._failures = 0
+        self._failures = self._faults = 0
         return result
 
     def close(self) -> None:
