@@ -1,4 +1,4 @@
-"""The last word on a measured study: its fastest are timed again, interleaved, and one is chosen."""
+"""The last word on a measured study: its fastest are verified on other data and timed again, interleaved."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,13 +6,14 @@ from typing import Protocol
 from emitters.kernel import Problem
 from emitters.target import Target
 from results.finals import Final
-from results.trial import Outcome, Trial
+from results.trial import Outcome, Trial, Verdict
 from tuner.devices.device import Candidate
 from tuner.devices.jobs import Finalists
 from tuner.pipeline import BuildJob, HaltedError, build
 from tuner.ptxas import Assembler
 
 FINALISTS = 4
+SEED = 20_232  # of the second data set: neither a run's nor promotion's, unless one was given this very seed
 
 
 class Arena(Protocol):
@@ -20,6 +21,7 @@ class Arena(Protocol):
 
     @property
     def target(self) -> Target: ...
+    def verify(self, candidate: Candidate, problem: Problem, seed: int) -> Verdict: ...
     def compare(self, candidates: Sequence[Candidate], problem: Problem, seed: int) -> Finalists: ...
 
 
@@ -31,7 +33,7 @@ def final_of(
     count: int = FINALISTS,
     seed: int = 0,
 ) -> Final | None:
-    """Time the fastest trials of a study again, interleaved.
+    """Verify the fastest trials of a study on a second data set, and time them again, interleaved.
 
     Args:
         rows: Of one study.
@@ -45,7 +47,7 @@ def final_of(
         None where no trial has a time.
 
     Raises:
-        HaltedError: A trial that was timed does not build again.
+        HaltedError: A trial that was timed does not build again, or is wrong on the second data set.
         CandidateError: A finalist failed on the device.
     """
     timed = sorted(
@@ -54,6 +56,13 @@ def final_of(
     if not timed:
         return None
     candidates = [_rebuilt(row, arena.target, problem, assembler) for row in timed]
+    for row, candidate in zip(timed, candidates, strict=True):
+        verdict = arena.verify(candidate, problem, SEED)
+        if not verdict.is_right:
+            why = verdict.fault_message or f"{verdict.mismatches} mismatches: {verdict.first_bad}"
+            raise HaltedError(
+                f"trial {row.number} passed on the data of the run and fails on other data: {why}"
+            )
     finalists = arena.compare(candidates, problem, seed)
     numbers = tuple(row.number for row in timed)
     return Final(

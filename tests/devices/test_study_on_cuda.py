@@ -11,14 +11,16 @@ from cuda_standin import OpenStandIn, StandInGpu
 from device_samples import TaggingDevice
 
 from emitters import kernel_named
-from emitters.kernel import schedule_values
+from emitters.kernel import Problem, schedule_values
 from results.analysis import rankings
 from results.store import TrialStore
-from results.trial import Outcome, Source, StudyKey, Trial
+from results.trial import Outcome, Source, StudyKey, Trial, Verdict
 from search_spaces import space_for
 from tuner.devices.cuda import CudaDevice, CudaDevices
+from tuner.devices.device import Candidate
 from tuner.devices.stopwatch import TimingPolicy
 from tuner.devices.timing import StoppingRule
+from tuner.finals import SEED as SECOND_SEED
 from tuner.finals import final_of
 from tuner.journal import open_journal
 from tuner.pipeline import HaltedError
@@ -83,6 +85,17 @@ def test_a_study_measures_on_the_gpu(tmp_path: Path) -> None:
     assert final.is_tie is (len(final.tied) > 1)
     assert f"{final.chosen}: {final.time_us:.2f} us" in str(final)
     assert final_of([], arena, task.problem, Assembler()) is None
+    seeds: list[int] = []
+
+    def verify(candidate: Candidate, problem: Problem, seed: int) -> Verdict:
+        seeds.append(seed)
+        return Verdict(3, (str(problem),), first_bad="y[0] is 1, must be 2")
+
+    arena.verify = verify  # type: ignore[method-assign]
+    with pytest.raises(HaltedError, match=r"fails on other data: 3 mismatches: y\[0\] is 1, must be 2"):
+        final_of(tuning.rows, arena, task.problem, Assembler())
+    assert seeds == [SECOND_SEED]
+    assert request.seed != SECOND_SEED
     with TrialStore(tmp_path) as store:
         kept: Any = store.trials(tuning.name)
     assert {row.number for row in kept} == {row.number for row in tuning.rows}
