@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tuner.devices import presence
 from tuner.devices.clocks import ClockSample
 from tuner.devices.presence import DriverSeen, GpuSeen, ask_driver
 from tuner.doctor import Diagnosis, Finding, Status, ThisMachine, diagnose
@@ -284,20 +283,3 @@ class FakeLibrary:
 def test_the_drivers_own_library_is_asked() -> None:
     assert ask_driver(FakeLibrary()) == DriverSeen(12080, (H200,))
     assert ask_driver(FakeLibrary(100)).error == "cuInit fails: no CUDA-capable device is detected"
-
-
-@pytest.mark.parametrize(
-    ("has_cupy", "seen", "usable"),
-    [
-        (True, ONE_GPU, True),
-        (False, ONE_GPU, False),
-        (True, DriverSeen(13000, ()), False),
-        (True, None, False),
-    ],
-)
-def test_a_gpu_is_usable_with_driver_and_cupy(
-    monkeypatch: pytest.MonkeyPatch, has_cupy: bool, seen: DriverSeen | None, usable: bool
-) -> None:
-    monkeypatch.setattr(presence, "find_spec", lambda name: object() if has_cupy else None)
-    monkeypatch.setattr(presence, "driver_seen", lambda: seen)
-    assert presence.is_usable() is usable

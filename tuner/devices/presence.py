@@ -5,7 +5,6 @@ No context is made and no memory is taken.
 
 import ctypes
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 
@@ -37,14 +36,6 @@ class DriverSeen:
     @property
     def cuda(self) -> tuple[int, int]:
         return self.cuda_version // 1000, self.cuda_version % 1000 // 10
-
-
-def is_usable() -> bool:
-    """Whether the device ``cuda`` can be expected to open: a GPU is there, and CuPy is installed."""
-    if find_spec("cupy") is None:
-        return False
-    seen = driver_seen()
-    return seen is not None and bool(seen.gpus)
 
 
 def driver_seen() -> DriverSeen | None:
