@@ -1,26 +1,33 @@
-"""Mutants of fourteen schedules of a kernel: the tables of `docs/detection.md`.
+"""Mutants of fourteen schedules of each kernel: the tables of `docs/detection.md`.
 
-The schedules of the forward kernels are small, so that it takes minutes; together they hold every level of
-every parameter but the largest tiles. Of other kernels fourteen are drawn from the space. Run as
-``python benchmarks/mutation.py --mutants 200 KERNEL ...``; exit code 1 where a mutant was missed or is alive.
+    python benchmarks/mutation.py KERNEL ... --mutants 66 --rows rows.jsonl
+    python benchmarks/mutation.py KERNEL ... --mutants 66 --rows rows.jsonl --table measured/mutation.md
+
+Each finished schedule is appended to the rows file and is not repeated while its text, its plan and its edge
+problems stay as they are: a stopped benchmark goes on where it was. `--part 0:5` does the first five
+schedules of each kernel. The schedules of the forward kernels are named and small, so that it takes minutes;
+those of others are drawn from the space. Together they hold every level of every parameter but those of
+the largest tiles. Exit code 1 where a mutant was missed or is alive.
 """
 
 import argparse
+import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mutation_tables import Row, tables
 
 from emitters import kernel_named
-from emitters.kernel import schedule_values
+from emitters.kernel import canonical_json, schedule_values
 from emitters.target import Target
 from search_spaces import space_for
 from search_spaces.space import Space
-from tuner.mutation import Fate, Mutated, mutate
-from tuner.mutation.judging import NO_PROBLEM_TELLS
+from tuner.checking import absent_levels
+from tuner.mutation import Fate, mutate
 from tuner.ptxas import Assembler
 from tuner.schedules import schedule_text
 
@@ -63,6 +70,7 @@ _TERNARY: list[tuple[int, dict[str, Any]]] = [
 
 _NAMED = {"gemm_s8": _DENSE, "ternary_gemm_s8": _TERNARY}
 _COUNT = 14
+_DRAWS = 3000
 _LARGEST_TILE = 8192
 _SEED = 0
 
@@ -86,74 +94,94 @@ def schedules(kernel: str) -> list[dict[str, Any]]:
 
 
 def _drawn(space: Space) -> list[dict[str, Any]]:
-    """Random schedules; where they have tiles, of no more than `_LARGEST_TILE` elements."""
-    found = []
-    for number in np.random.default_rng(_SEED).permutation(len(space)):
-        values = space.values(int(number))
-        if int(values.get("tile_m", 1)) * int(values.get("tile_n", 1)) <= _LARGEST_TILE:
-            found.append(values)
-        if len(found) == _COUNT:
-            break
+    """Random schedules, of tiles of `_LARGEST_TILE` elements at most; each the one that adds most levels."""
+    order = np.random.default_rng(_SEED).permutation(len(space))[:_DRAWS]
+    drawn = [values for number in order if _is_small(values := space.values(int(number)))]
+    found: list[dict[str, Any]] = []
+    seen: set[tuple[str, Any]] = set()
+    while len(found) < _COUNT:
+        added = [len(values.items() - seen) for values in drawn]
+        best = drawn.pop(int(np.argmax(added)))
+        found.append(best)
+        seen |= best.items()
     return found
 
 
-def label(kernel: str, schedule: Mapping[str, Any]) -> str:
+def _is_small(values: dict[str, Any]) -> bool:
+    return int(values.get("tile_m", 1)) * int(values.get("tile_n", 1)) <= _LARGEST_TILE
+
+
+def label(kernel: str, schedule: dict[str, Any]) -> str:
     """What a schedule changes of the hand-written one."""
     usual = schedule_values(kernel_named(kernel).baseline)
     return schedule_text({name: value for name, value in schedule.items() if value != usual[name]})
 
 
-def row(kernel: str, one: Mutated, seconds: float) -> str:
-    """One schedule as a row of a Markdown table."""
-    killed = ", ".join(f"{why} {count}" for why, count in one.reasons(Fate.KILLED).most_common())
-    counts = " | ".join(str(one.count(fate)) for fate in Fate)
-    cells = (label(kernel, one.schedule), one.possible, len(one.judged), counts, killed, f"{seconds:.0f}")
-    return f"| {' | '.join(map(str, cells))} |"
+def key(kernel: str, schedule: dict[str, Any], mutants: int, seed: int) -> str:
+    """What a row stands for: the text, the plan, the edge problems and the sample."""
+    entry = kernel_named(kernel)
+    typed = entry.schedule(schedule)
+    edges = [str(problem) for problem in entry.edge_problems(typed)]
+    return canonical_json([entry.id, entry.emit(typed, TARGET).source_hash, edges, mutants, seed])
+
+
+def measured(kernel: str, schedule: dict[str, Any], mutants: int, seed: int, workers: int) -> Row:
+    """Mutate one schedule."""
+    started = time.monotonic()
+    one = mutate(kernel, schedule, TARGET, mutants, seed, Assembler(), workers)
+    judged = [
+        (judged.fate.value, judged.why, judged.mutant.operator, str(judged.mutant), judged.detail)
+        for judged in one.judged
+    ]
+    seconds = round(time.monotonic() - started, 1)
+    key_now = key(kernel, schedule, mutants, seed)
+    return Row(key_now, kernel, label(kernel, schedule), one.possible, seconds, judged)
+
+
+def rows_of(path: Path) -> dict[str, Row]:
+    """Rows by key; the later of two holds."""
+    if not path.exists():
+        return {}
+    rows = [Row(**json.loads(line)) for line in path.read_text().splitlines()]
+    return {row.key: row for row in rows}
+
+
+def _wanted(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    first, last = (int(text) if text else None for text in given.part.split(":"))
+    for name in given.kernels:
+        kernel = kernel_named(name).id
+        chosen = schedules(kernel)
+        absent = absent_levels(space_for(kernel, TARGET), chosen)
+        print(f"{kernel}: levels in no schedule: {', '.join(absent) or 'none'}", flush=True)
+        for schedule in chosen[first:last]:
+            yield kernel, schedule
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kernels", nargs="+")
-    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--mutants", type=int, default=66, help="of each schedule")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--part", default=":", help="which schedules of each kernel, as 0:5")
+    parser.add_argument("--rows", type=Path, required=True, help="where finished schedules are appended")
+    parser.add_argument("--table", type=Path, help="Markdown file to write")
     given = parser.parse_args()
-    bad = 0
-    for kernel in given.kernels:
-        equivalent: Counter[str] = Counter()
-        killed: Counter[str] = Counter()
-        print(f"## {kernel}\n")
-        print("| schedule | possible | tried | killed | equivalent | missed | alive | killed by | s |")
-        print("|---|---|---|---|---|---|---|---|---|", flush=True)
-        told: list[str] = []
-        shown = 0
-        for schedule in schedules(kernel):
-            started = time.monotonic()
-            one = mutate(
-                kernel_named(kernel).id,
-                schedule,
-                TARGET,
-                given.mutants,
-                given.seed,
-                Assembler(),
-                given.workers,
-            )
-            print(row(kernel, one, time.monotonic() - started), flush=True)
-            equivalent += one.reasons(Fate.EQUIVALENT)
-            killed += one.reasons(Fate.KILLED)
-            told += [
-                f"* {judged.fate}: {label(kernel, schedule)}: {judged.mutant}: {judged.why}: {judged.detail}"
-                for judged in one.judged
-                if judged.fate in (Fate.MISSED, Fate.ALIVE) or judged.why == NO_PROBLEM_TELLS
-            ]
-            for line in told[shown:]:
-                print(line, file=sys.stderr, flush=True)
-            shown = len(told)
-            bad += one.count(Fate.MISSED) + one.count(Fate.ALIVE)
-        print(f"\nkilled by: {dict(killed.most_common())}")
-        print(f"equivalent: {dict(equivalent.most_common())}\n")
-        print("\n".join(told), flush=True)
-    return 1 if bad else 0
+    known = rows_of(given.rows)
+    found: list[Row] = []
+    for kernel, schedule in _wanted(given):
+        row = known.get(key(kernel, schedule, given.mutants, given.seed))
+        if row is None:
+            row = measured(kernel, schedule, given.mutants, given.seed, given.workers)
+            with given.rows.open("a") as file:
+                file.write(json.dumps(row.__dict__) + "\n")
+            print(row.line, flush=True)
+        found.append(row)
+    if given.table:
+        given.table.write_text(tables(found))
+    return 1 if any(row.count(fate) for row in found for fate in (Fate.MISSED, Fate.ALIVE)) else 0
 
 
 if __name__ == "__main__":

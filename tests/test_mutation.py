@@ -21,6 +21,7 @@ from tuner.mutation.equivalence import RULES, Context, reason
 from tuner.mutation.judging import Judge
 from tuner.mutation.operators import OPERATORS, all_mutants
 from tuner.mutation.plan_operators import plan_mutants
+from tuner.mutation.problems import more_problems
 from tuner.mutation.sampling import every_mutant, sample
 from tuner.mutation.source import Source
 from tuner.mutation.values import ANY, Range, Values, result_of
@@ -388,7 +389,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
     ],
 )
 def test_fate(judge: Judge, operator: str, before: str, after: str, fate: Fate, why: str) -> None:
-    judged = judge(
+    judged = judge.judge(
         next(
             mutant
             for mutant in every_mutant(EMITTED)[operator]
@@ -396,6 +397,27 @@ def test_fate(judge: Judge, operator: str, before: str, after: str, fate: Fate, 
         )
     )
     assert (judged.fate, judged.why) == (fate, why)
+
+
+def test_more_problems_are_valid_new_and_no_larger_than_the_edges(judge: Judge) -> None:
+    found = more_problems(judge.candidate, np.random.default_rng(2))
+    assert len(set(found)) == len(found) == 100
+    edges = GEMM_S8.edge_problems(SMALL)
+    most = max(2 * edge["m"] * edge["n"] * edge["k"] for edge in edges)
+    for problem in found:
+        assert problem["n"] % 16 == problem["k"] % 16 == 0
+        assert problem not in edges
+        assert 2 * problem["m"] * problem["n"] * problem["k"] <= most
+    assert found == more_problems(judge.candidate, np.random.default_rng(2))
+
+
+def test_an_endless_mutant_stops_at_a_multiple_of_what_the_kernel_takes(judge: Judge) -> None:
+    looping = next(m for m in every_mutant(EMITTED)["predicate"] if m.after == "bra MAIN_LOOP;")
+    judged = judge.judge(looping)
+    assert (judged.fate, judged.why) == (Fate.KILLED, "endless")
+    steps = re.search(r"(\d+) instructions have run", judged.detail)
+    assert steps is not None
+    assert 20_000 <= int(steps[1]) <= 200_000
 
 
 def test_the_kernel_itself_is_right(judge: Judge) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -15,7 +15,7 @@ from results.plan import LaunchPlan
 from results.trial import Verdict
 from tuner.devices.device import Candidate
 from tuner.devices.simulation import launches, parsed
-from tuner.simulator import Module, Report, simulate
+from tuner.simulator import Report, simulate
 
 WORKSPACE = "workspace"
 STEP_BUDGET = 1_000_000  # of a batch of blocks; the longest edge problem takes some tens of thousands
@@ -68,65 +68,69 @@ def prove_on(
         blocks: How many blocks to run of each, evenly spread from the first to the last; None for all.
         step_budget: Instructions a batch of blocks may run before it is called endless.
     """
-    module = parsed(candidate.emitted.ptx)
     tried: list[str] = []
     for problem in problems:
         tried.append(str(problem))
-        verdict = _judge(candidate, module, problem, seed, blocks, step_budget)
-        if verdict is not None:
-            mismatches, first_bad, fault, fault_message = verdict
-            return Verdict(mismatches, tuple(tried), first_bad, fault, fault_message)
+        posed = Posed(candidate, problem, seed)
+        verdict = posed.verdict(posed.run(candidate, blocks, step_budget), sampled=blocks is not None)
+        if not verdict.is_right:
+            return replace(verdict, problems=tuple(tried))
     return Verdict(0, tuple(tried))
 
 
-def _judge(
-    candidate: Candidate, module: Module, problem: Problem, seed: int, blocks: int | None, step_budget: int
-) -> tuple[int, str, str | None, str] | None:
-    """Mismatches, the first of them, fault and its message; None where all is right."""
-    kernel = kernel_named(candidate.kernel)
-    schedule = kernel.schedule(candidate.schedule)
-    given = _inputs(kernel.id, problem, seed)
-    prepared = kernel.prepare(schedule, problem, given)
-    report = _simulate(candidate.emitted.plan, kernel, module, problem, prepared, seed, blocks, step_budget)
-    if report.faults:
-        fault = report.faults[0]
-        return 0, "", fault.kind, f"{fault} on {problem}"
-    expected = kernel.reference(problem, given, schedule)
-    mismatches, first_bad = _compare(kernel, expected, report, sampled=blocks is not None)
-    return (mismatches, f"{first_bad} on {problem}", None, "") if mismatches else None
+class Posed:
+    """A problem with its data as a schedule wants them, and what must come out: posed once, run by many.
 
+    Args:
+        candidate: Of the kernel and the schedule.
+        problem: To be solved.
+        seed: Of the data, and of the choices that the simulator has.
+    """
 
-def _simulate(
-    plan: LaunchPlan,
-    kernel: Kernel[Any],
-    module: Module,
-    problem: Problem,
-    prepared: Inputs,
-    seed: int,
-    blocks: int | None,
-    step_budget: int,
-) -> Report:
-    sizes = problem.sizes
-    buffers: dict[str, NDArray[Any]] = dict(prepared.buffers)
-    outputs = list(kernel.spec.outputs)
-    for buffer in kernel.spec.buffers:
-        if buffer.role == "out":
-            buffers[buffer.name] = np.zeros(buffer.shape_for(sizes), buffer.dtype)
-    workspace_bytes = plan.workspace_for(sizes)
-    if workspace_bytes:
-        buffers[WORKSPACE] = np.zeros(workspace_bytes, np.uint8)
-        outputs.append(WORKSPACE)
-    steps = launches(plan, sizes, Inputs(buffers, prepared.scalars))
-    return simulate(
-        module,
-        steps,
-        buffers,
-        outputs=outputs,
-        blocks=None if blocks is None else _spread(plan, sizes, blocks),
-        counters=False,
-        step_budget=step_budget,
-        seed=seed,
-    )
+    def __init__(self, candidate: Candidate, problem: Problem, seed: int) -> None:
+        self.problem = problem
+        self._kernel = kernel_named(candidate.kernel)
+        self._schedule = self._kernel.schedule(candidate.schedule)
+        self._seed = seed
+        self._given = _inputs(self._kernel.id, problem, seed)
+        self._prepared = self._kernel.prepare(self._schedule, problem, self._given)
+
+    @cached_property
+    def expected(self) -> Expected:
+        """What the outputs must be."""
+        return self._kernel.reference(self.problem, self._given, self._schedule)
+
+    def run(self, candidate: Candidate, blocks: int | None = None, step_budget: int = STEP_BUDGET) -> Report:
+        """Simulate a candidate of the kernel and the schedule; as `prove_on`."""
+        plan, sizes = candidate.emitted.plan, self.problem.sizes
+        buffers: dict[str, NDArray[Any]] = dict(self._prepared.buffers)
+        outputs = list(self._kernel.spec.outputs)
+        for buffer in self._kernel.spec.buffers:
+            if buffer.role == "out":
+                buffers[buffer.name] = np.zeros(buffer.shape_for(sizes), buffer.dtype)
+        workspace_bytes = plan.workspace_for(sizes)
+        if workspace_bytes:
+            buffers[WORKSPACE] = np.zeros(workspace_bytes, np.uint8)
+            outputs.append(WORKSPACE)
+        return simulate(
+            parsed(candidate.emitted.ptx),
+            launches(plan, sizes, Inputs(buffers, self._prepared.scalars)),
+            buffers,
+            outputs=outputs,
+            blocks=None if blocks is None else _spread(plan, sizes, blocks),
+            counters=False,
+            step_budget=step_budget,
+            seed=self._seed,
+        )
+
+    def verdict(self, report: Report, sampled: bool = False) -> Verdict:
+        """What a run says; with `sampled`, only some of the blocks ran."""
+        tried = (str(self.problem),)
+        if report.faults:
+            fault = report.faults[0]
+            return Verdict(0, tried, "", fault.kind, f"{fault} on {self.problem}")
+        mismatches, first_bad = _compare(self._kernel, self.expected, report, sampled)
+        return Verdict(mismatches, tried, f"{first_bad} on {self.problem}" if mismatches else "")
 
 
 def _spread(plan: LaunchPlan, sizes: Mapping[str, int], wanted: int) -> list[int]:

@@ -12,11 +12,13 @@ from tuner.mutation.judging import Fate, Judge, Judged
 from tuner.mutation.mutant import Mutant
 from tuner.mutation.sampling import every_mutant, sample
 from tuner.pipeline import BuildJob, build
-from tuner.pool import Died, Done, Late, Pool
+from tuner.pool import Died, Done, Late, Pool, Report
 from tuner.ptxas import Assembler
 from tuner.task import RequestError
 
 LIMIT_S = 120.0
+_KERNEL = -1
+"""Tag of the job that proves the kernel itself."""
 
 
 class MutationError(RequestError):
@@ -78,9 +80,6 @@ def mutate(
         assert built.failure is not None
         raise MutationError(f"a schedule must build before it is mutated: {built.failure.message}")
     judge = Judge(built.candidate, assembler)
-    wrong = judge.fault_of_kernel()
-    if wrong:
-        raise MutationError(f"a schedule must be right before it is mutated: {wrong}")
     mutants = sample(built.candidate.emitted, count, np.random.default_rng(seed))
     possible = sum(map(len, every_mutant(built.candidate.emitted).values()))
     judged = dict(_judged(judge, mutants, workers, told))
@@ -92,12 +91,16 @@ def _judged(
 ) -> Iterator[tuple[int, Judged]]:
     pool = Pool(judge, workers, ("tuner.mutation.judging",))
     try:
+        pool.submit(_KERNEL, None, LIMIT_S)
         for number, mutant in enumerate(mutants):
             pool.submit(number, mutant, LIMIT_S)
-        left = len(mutants)
+        left = len(mutants) + 1
         while left:
             for report in pool.wait(LIMIT_S):
                 left -= 1
+                if report.tag == _KERNEL:
+                    _assert_right(report)
+                    continue
                 told(len(mutants) - left)
                 match report:
                     case Done(tag, result):
@@ -108,3 +111,16 @@ def _judged(
                         yield tag, Judged(mutants[tag], Fate.ALIVE, "crash of the simulator", reason)
     finally:
         pool.close()
+
+
+def _assert_right(report: Report) -> None:
+    """Raise unless the kernel itself was found right."""
+    match report:
+        case Done(result=""):
+            return
+        case Done(result=wrong):
+            raise MutationError(f"a schedule must be right before it is mutated: {wrong}")
+        case Late(limit_s=limit_s):
+            raise MutationError(f"a schedule must be proven in {limit_s:g} s before it is mutated")
+        case Died(reason=reason):
+            raise MutationError(f"a schedule must be proven before it is mutated: {reason}")

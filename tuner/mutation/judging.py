@@ -1,25 +1,30 @@
 """What becomes of one mutant: killed by the gate, equivalent for a reason, missed by the gate, or alive."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
 from emitters import kernel_named
-from emitters.kernel import Problem, ProblemError
+from emitters.kernel import Problem
 from results.trial import Verdict
 from tuner.devices.device import Candidate
-from tuner.gate import prove, prove_on
+from tuner.gate import Posed
 from tuner.mutation.equivalence import Context, reason
 from tuner.mutation.mutant import Mutant
+from tuner.mutation.problems import MORE_PROBLEMS, more_problems
 from tuner.ptxas import AssembleError, Assembler
-from tuner.simulator import PtxError
+from tuner.simulator import PtxError, Report
 
-STEP_BUDGET = 100_000  # of a batch of blocks: ten times what the edge problems of a usual schedule take
-MORE_PROBLEMS = 100
 NO_PROBLEM_TELLS = f"{MORE_PROBLEMS} problems do not tell them apart"
-_SEED = 1
+WITHIN_BOUND = f"rounds otherwise, within the derived bound on {MORE_PROBLEMS} problems"
+_SAME_CODE = "ptxas makes the same code of it"
+_LONGER = 20  # times the instructions that the kernel itself takes: more is called endless
+_FEWEST_STEPS = 1000
+_MOST_STEPS = 1 << 24
+_EDGE_SEED, _MORE_SEED = 0, 1
 
 
 class Fate(StrEnum):
@@ -54,7 +59,7 @@ class Judged:
 
 
 class Judge:
-    """Judges the mutants of one kernel. Picklable.
+    """Judges the mutants of one kernel. Picklable; data and right answers are made once in each process.
 
     Args:
         candidate: The kernel as emitted and assembled; the gate must have found it right.
@@ -63,64 +68,103 @@ class Judge:
 
     def __init__(self, candidate: Candidate, assembler: Assembler) -> None:
         self.candidate, self.assembler = candidate, assembler
-        spec = kernel_named(candidate.kernel).spec
-        self.context = Context(candidate.emitted, spec)
-        self._more = more_problems(candidate, np.random.default_rng(_SEED))
+        self.context = Context(candidate.emitted, kernel_named(candidate.kernel).spec)
 
     def fault_of_kernel(self) -> str:
         """What is wrong with the kernel itself, on its edge problems or on others; empty for nothing."""
-        for verdict in (prove(self.candidate, 0), prove_on(self.candidate, self._more, _SEED)):
-            if not verdict.is_right:
-                return ": ".join(_detected(verdict))
+        for trial in (*self._edges, *self._more):
+            if not trial.verdict.is_right:
+                return ": ".join(_detected(trial.verdict))
         return ""
 
-    def __call__(self, mutant: Mutant) -> Judged:
-        """Judge one mutant."""
+    def __call__(self, mutant: Mutant | None) -> Judged | str:
+        """Judge one mutant; None is the kernel itself, as `fault_of_kernel`."""
+        return self.fault_of_kernel() if mutant is None else self.judge(mutant)
+
+    def judge(self, mutant: Mutant) -> Judged:
+        """What becomes of a mutant."""
         candidate = replace(self.candidate, emitted=mutant.of(self.candidate.emitted))
         try:
-            verdict = prove(candidate, 0, STEP_BUDGET)
-            if not verdict.is_right:
-                return Judged(mutant, Fate.KILLED, *_detected(verdict))
+            wrong, rounds = _tried(candidate, self._edges)
+            if wrong is not None:
+                return Judged(mutant, Fate.KILLED, *_detected(wrong))
             known = self._same_code(candidate) if mutant.plan is None else None
             known = known or reason(self.context, mutant)
             if known is not None:
                 return Judged(mutant, Fate.EQUIVALENT, known)
-            verdict = prove_on(candidate, self._more, _SEED, step_budget=STEP_BUDGET)
+            wrong, rounds_more = _tried(candidate, self._more)
         except PtxError as error:
             return Judged(mutant, Fate.KILLED, "refused", str(error))
         except AssembleError as error:
             return Judged(mutant, Fate.KILLED, "assemble", str(error))
-        if not verdict.is_right:
-            return Judged(mutant, Fate.MISSED, *_detected(verdict))
-        return Judged(mutant, Fate.EQUIVALENT, NO_PROBLEM_TELLS)
+        if wrong is not None:
+            return Judged(mutant, Fate.MISSED, *_detected(wrong))
+        return Judged(mutant, Fate.EQUIVALENT, WITHIN_BOUND if rounds or rounds_more else NO_PROBLEM_TELLS)
 
     def _same_code(self, candidate: Candidate) -> str | None:
         binary = self.assembler.assemble(candidate.emitted.ptx, candidate.emitted.arch)
-        return (
-            "ptxas makes the same code of it" if binary.code_hash == self.candidate.binary.code_hash else None
-        )
+        return _SAME_CODE if binary.code_hash == self.candidate.binary.code_hash else None
+
+    @cached_property
+    def _edges(self) -> tuple["_Trial", ...]:
+        kernel = kernel_named(self.candidate.kernel)
+        edges = kernel.edge_problems(kernel.schedule(self.candidate.schedule))
+        return tuple(self._trials(edges, _EDGE_SEED, _FEWEST_STEPS))
+
+    @cached_property
+    def _more(self) -> tuple["_Trial", ...]:
+        steps = max(trial.steps for trial in self._edges) // _LONGER
+        problems = more_problems(self.candidate, np.random.default_rng(_MORE_SEED))
+        return tuple(self._trials(problems, _MORE_SEED, steps))
+
+    def _trials(self, problems: Iterable[Problem], seed: int, steps: int) -> Iterator["_Trial"]:
+        for problem in problems:
+            yield _Trial.of(self.candidate, Posed(self.candidate, problem, seed), steps)
 
 
-def more_problems(candidate: Candidate, rng: np.random.Generator) -> Sequence[Problem]:
-    """Problems drawn at random up to a little more than the largest of the edge problems, along each size."""
-    kernel = kernel_named(candidate.kernel)
-    edges = kernel.edge_problems(kernel.schedule(candidate.schedule))
-    most = {size: max(edge[size] for edge in edges) for size in kernel.spec.sizes}
-    steps = {size: int(np.gcd.reduce([edge[size] for edge in edges])) for size in kernel.spec.sizes}
-    found: dict[Problem, None] = {}
-    for _ in range(20 * MORE_PROBLEMS):
-        sizes = [
-            int(rng.integers(1, most[size] // steps[size] + 2)) * steps[size] for size in kernel.spec.sizes
-        ]
-        try:
-            problem = kernel.spec.problem(*sizes)
-        except ProblemError:
-            continue
-        if candidate.emitted.plan.is_valid(problem.sizes):
-            found[problem] = None
-        if len(found) == MORE_PROBLEMS:
-            break
-    return tuple(found)
+@dataclass(frozen=True)
+class _Trial:
+    """A problem that mutants are tried on, and what the kernel makes of it.
+
+    Attributes:
+        posed: The problem with data and right answers.
+        steps: Instructions a batch of blocks of a mutant may run: `_LONGER` times what the kernel takes, or
+            more.
+        outputs: Bytes of what the kernel gives.
+        verdict: Of the kernel.
+    """
+
+    posed: Posed
+    steps: int
+    outputs: Mapping[str, bytes]
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, candidate: Candidate, posed: Posed, steps: int) -> "_Trial":
+        """Try the kernel itself, with so many steps at first."""
+        while True:
+            report = posed.run(candidate, step_budget=steps)
+            endless = any(fault.kind == "endless" for fault in report.faults)
+            if not endless or steps > _MOST_STEPS:
+                break
+            steps *= 2
+        return cls(posed, _LONGER * steps, _outputs(candidate, report), posed.verdict(report))
+
+
+def _outputs(candidate: Candidate, report: Report) -> dict[str, bytes]:
+    return {name: report.buffers[name].tobytes() for name in kernel_named(candidate.kernel).spec.outputs}
+
+
+def _tried(candidate: Candidate, trials: Iterable[_Trial]) -> tuple[Verdict | None, bool]:
+    """The first verdict that is not right, and whether any output differs from the kernel's in a bit."""
+    differs = False
+    for trial in trials:
+        report = trial.posed.run(candidate, step_budget=trial.steps)
+        verdict = trial.posed.verdict(report)
+        if not verdict.is_right:
+            return verdict, True
+        differs = differs or _outputs(candidate, report) != trial.outputs
+    return None, differs
 
 
 def _detected(verdict: Verdict) -> tuple[str, str]:
