@@ -1,15 +1,20 @@
 """`tune doctor` tells exactly what is missing, what does not fit together, and the line that mends it."""
 
 import ctypes
+import tomllib
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from tuner.devices.clocks import ClockSample
 from tuner.devices.presence import DriverSeen, GpuSeen, ask_driver
 from tuner.doctor import Diagnosis, Finding, Status, ThisMachine, diagnose
-from tuner.ptxas import NoPtxasError
+from tuner.ptxas import NoPtxasError, find_ptxas
+
+ROOT = Path(__file__).parents[1]
 
 H200 = GpuSeen("NVIDIA H200", 9, 0, 143 << 30, "0000:3B:00.0")
 ONE_GPU = DriverSeen(13000, (H200,))
@@ -26,13 +31,14 @@ class FakeMachine:
     )
     broken: dict[str, str] = field(default_factory=dict)
     ptxas_version: str | None = "13.0.88"
+    version: str | None = "580.95.05"
     sample: ClockSample = IDLE
 
     def driver(self) -> DriverSeen | None:
         return self.seen
 
     def driver_version(self) -> str | None:
-        return "580.95.05"
+        return self.version
 
     def clocks(self, pci_bus_id: str) -> ClockSample:
         assert pci_bus_id == H200.pci_bus_id
@@ -49,7 +55,15 @@ class FakeMachine:
             raise NoPtxasError("no ptxas: neither on PATH nor in a wheel")
         return self.ptxas_version
 
+    def ptxas_of(self, distribution: str) -> str | None:
+        assert distribution == "nvidia-cuda-nvcc-cu12"
+        return "/site/ptxas" if distribution in self.distributions else None
 
+    def extra(self, name: str) -> tuple[str, ...]:
+        return () if name == "cuda13" else ("cupy-cuda12x<15,>=13.4", "nvidia-cuda-nvcc-cu12<13,>=12.8")
+
+
+OLDER = "pip install 'cupy-cuda12x<15,>=13.4' 'nvidia-cuda-nvcc-cu12<13,>=12.8'"
 WHOLE = FakeMachine()
 
 
@@ -132,8 +146,30 @@ def test_a_whole_machine_is_ready() -> None:
             "ptxas",
             Status.CONFLICT,
             "13.0.88 makes cubins that a driver of CUDA 12 does not load",
-            "pip install 'ptx-tuner[cuda12]', and name its ptxas with --ptxas",
+            f"{OLDER}, and `tune doctor` again for the --ptxas to name; or install a driver of 580 or newer",
             id="ptxas newer than driver",
+        ),
+        pytest.param(
+            replace(
+                WHOLE,
+                seen=DriverSeen(12080, (H200,)),
+                distributions={"cupy-cuda12x": "13.6.0", "nvidia-cuda-nvcc-cu12": "12.9.86"},
+            ),
+            "ptxas",
+            Status.CONFLICT,
+            "13.0.88 makes cubins that a driver of CUDA 12 does not load",
+            "name the older one that is here: --ptxas /site/ptxas; or install a driver of 580 or newer",
+            id="ptxas newer than driver, an older one beside it",
+        ),
+        pytest.param(
+            replace(
+                WHOLE, ptxas_version=None, distributions={**WHOLE.distributions, "nvidia-cuda-nvcc": "13.0"}
+            ),
+            "ptxas",
+            Status.MISSING,
+            "no ptxas",
+            "pip install --force-reinstall nvidia-cuda-nvcc, or name one with --ptxas",
+            id="ptxas broken",
         ),
         pytest.param(
             replace(WHOLE, distributions={}),
@@ -148,7 +184,7 @@ def test_a_whole_machine_is_ready() -> None:
             "CuPy",
             Status.MISSING,
             "not installed",
-            "pip install 'ptx-tuner[cuda12]'",
+            OLDER,
             id="no CuPy, older driver",
         ),
         pytest.param(
@@ -156,7 +192,7 @@ def test_a_whole_machine_is_ready() -> None:
             "CuPy",
             Status.CONFLICT,
             "cupy-cuda13x 14.2.0 needs a driver of 580 or newer, this one is of CUDA 12",
-            "pip uninstall -y cupy-cuda13x && pip install 'ptx-tuner[cuda12]'",
+            f"pip uninstall -y cupy-cuda13x && {OLDER}",
             id="CuPy newer than driver",
         ),
         pytest.param(
@@ -172,7 +208,7 @@ def test_a_whole_machine_is_ready() -> None:
             "CuPy",
             Status.CONFLICT,
             "does not import: ImportError: libnvrtc.so.13",
-            "pip install 'ptx-tuner[cuda13]'",
+            "pip install --force-reinstall cupy-cuda13x==14.2.0",
             id="CuPy broken",
         ),
     ],
@@ -204,7 +240,21 @@ def test_one_fitting_gpu_is_enough() -> None:
         (
             replace(WHOLE, broken={"cupy_backends.cuda.libs.cublas": "libcublas.so.13"}),
             "cuBLAS",
-            "pip install 'cupy-cuda13x[ctk]'",
+            "pip install 'cupy-cuda13x[ctk]>=14'",
+        ),
+        (
+            replace(WHOLE, version=None),
+            "clocks",
+            "see `nvidia-smi`; a container needs the driver's libnvidia-ml.so.1 (capability `utility`)",
+        ),
+        (
+            replace(
+                WHOLE,
+                distributions={"cupy-cuda12x": "14.2.0"},
+                broken={"cupy_backends.cuda.libs.cublas": "libcublas.so.12"},
+            ),
+            "cuBLAS",
+            "pip install 'cupy-cuda12x[ctk]>=14'",  # beside a newer driver too: two CuPys do not go together
         ),
     ],
 )
@@ -225,6 +275,17 @@ def test_this_machine_can_be_asked() -> None:
     as_json = diagnosis.to_json()
     assert as_json["cuda_ready"] is diagnosis.cuda_ready
     assert as_json["findings"][0]["subject"] == "tune"
+
+
+def test_install_lines_are_what_this_package_declares() -> None:
+    """From pyproject.toml, by way of the installed metadata."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in ("cuda12", "cuda13"):
+        found = {Requirement(line) for line in ThisMachine().extra(name)}
+        assert found == {Requirement(line) for line in extras[name]}
+    assert ThisMachine().extra("cuda11") == ()
+    assert ThisMachine().ptxas_of("nvidia-cuda-nvcc") == str(find_ptxas())
+    assert ThisMachine().ptxas_of("no-such-distribution") is None
 
 
 def test_an_import_that_ends_its_process_is_reported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

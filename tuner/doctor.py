@@ -4,6 +4,8 @@ Changes nothing. Whatever may crash (importing CuPy, say) is tried in a process 
 """
 
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from emitters.target import ARCHS
 from tuner import __version__
 from tuner.devices.clocks import ClockSample, open_clocks
 from tuner.devices.presence import DriverSeen, driver_seen
-from tuner.ptxas import Assembler, AssemblerError
+from tuner.ptxas import DISTRIBUTIONS, INSTALL, Assembler, AssemblerError
 
 DISTRIBUTION = "ptx-tuner"
 _CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}
@@ -96,6 +98,14 @@ class Machine(Protocol):
         """
         ...
 
+    def ptxas_of(self, distribution: str) -> str | None:
+        """Path of the ptxas that an installed distribution brings."""
+        ...
+
+    def extra(self, name: str) -> tuple[str, ...]:
+        """What an extra of this distribution requires: ``cupy-cuda13x<15,>=13.6``, ...; empty if unknown."""
+        ...
+
 
 def diagnose(machine: Machine | None = None) -> Diagnosis:
     """Look at a machine; at this one unless another is given."""
@@ -115,7 +125,7 @@ def _findings(machine: Machine) -> Iterator[Finding]:
         yield from _gpus(machine, driver)
     yield _ptxas(machine, driver)
     yield _cupy(machine, driver)
-    yield _nvml(machine)
+    yield _nvml(machine, driver)
     yield from _baselines(machine, driver)
 
 
@@ -176,48 +186,56 @@ def _ptxas(machine: Machine, driver: DriverSeen | None) -> Finding:
     try:
         version = machine.ptxas()
     except AssemblerError as error:
-        return Finding(
-            "ptxas", Status.MISSING, str(error), "pip install nvidia-cuda-nvcc, or name one with --ptxas"
-        )
-    if driver is not None and int(version.split(".")[0]) > driver.cuda[0]:
+        found = next((name for name in DISTRIBUTIONS if machine.installed(name)), None)
+        remedy = INSTALL if found is None else f"pip install --force-reinstall {found}"
+        said = str(error).removesuffix(f"; {INSTALL}")
+        return Finding("ptxas", Status.MISSING, said, f"{remedy}, or name one with --ptxas")
+    if driver is not None and int(version.split(".")[0]) > driver.cuda[0] >= min(_CUPY):
         major = driver.cuda[0]
         return Finding(
             "ptxas",
             Status.CONFLICT,
             f"{version} makes cubins that a driver of CUDA {major} does not load",
-            f"{_install(major)}, and name its ptxas with --ptxas; or install a driver of "
-            f"{_FIRST_DRIVER[13]} or newer",
+            f"{_older_ptxas(machine, major)}; or install a driver of {_FIRST_DRIVER[13]} or newer",
         )
     return Finding("ptxas", Status.OK, version)
+
+
+def _older_ptxas(machine: Machine, major: int) -> str:
+    """How to have a ptxas of an older CUDA used."""
+    path = machine.ptxas_of(f"nvidia-cuda-nvcc-cu{major}")
+    if path is not None:
+        return f"name the older one that is here: --ptxas {path}"
+    return f"{_install(machine, major)}, and `tune doctor` again for the --ptxas to name"
 
 
 def _cupy(machine: Machine, driver: DriverSeen | None) -> Finding:
     found = {name: version for name in (*_CUPY.values(), "cupy") if (version := machine.installed(name))}
     wanted = max((major for major in _CUPY if driver and driver.cuda[0] >= major), default=13)
     if not found:
-        return Finding("CuPy", Status.MISSING, "not installed", _install(wanted))
+        return Finding("CuPy", Status.MISSING, "not installed", _install(machine, wanted))
     said = ", ".join(f"{name} {version}" for name, version in found.items())
     if len(found) > 1:
         return Finding(
             "CuPy",
             Status.CONFLICT,
             f"{said}: two at once overwrite each other",
-            f"pip uninstall -y {' '.join(found)} && {_install(wanted)}",
+            f"pip uninstall -y {' '.join(found)} && {_install(machine, wanted)}",
         )
     error = machine.import_error("cupy.cuda")
     if error is not None:
-        return Finding("CuPy", Status.CONFLICT, f"{said} does not import: {error}", _install(wanted))
+        return Finding("CuPy", Status.CONFLICT, f"{said} does not import: {error}", _reinstall(found))
     if driver is not None and _CUPY[13] in found and driver.cuda[0] < 13:
         return Finding(
             "CuPy",
             Status.CONFLICT,
             f"{said} needs a driver of {_FIRST_DRIVER[13]} or newer, this one is of CUDA {driver.cuda[0]}",
-            f"pip uninstall -y {_CUPY[13]} && {_install(12)}",
+            f"pip uninstall -y {_CUPY[13]} && {_install(machine, 12)}",
         )
     return Finding("CuPy", Status.OK, said)
 
 
-def _nvml(machine: Machine) -> Finding:
+def _nvml(machine: Machine, driver: DriverSeen | None) -> Finding:
     version = machine.installed("nvidia-ml-py")
     if version is None:
         return Finding(
@@ -226,14 +244,27 @@ def _nvml(machine: Machine) -> Finding:
             "nvidia-ml-py is not installed: rows have no clocks, temperature, throttling or energy",
             "pip install nvidia-ml-py",
         )
+    if driver is not None and machine.driver_version() is None:
+        return Finding(
+            "clocks",
+            Status.OPTIONAL,
+            f"nvidia-ml-py {version}, but NVML does not answer: rows have no clocks and no energy",
+            "see `nvidia-smi`; a container needs the driver's libnvidia-ml.so.1 (capability `utility`)",
+        )
     return Finding("clocks", Status.OK, f"nvidia-ml-py {version}")
 
 
 def _baselines(machine: Machine, driver: DriverSeen | None) -> Iterator[Finding]:
     """What `--baseline` compares with."""
     cuda = 12 if driver is not None and driver.cuda[0] < 13 else 13
+    # The CuPy that is here comes first: another one beside it would be a conflict.
+    cupy = next((name for name in _CUPY.values() if machine.installed(name)), _CUPY[cuda])
     checks = (
-        ("cuBLAS", "cupy_backends.cuda.libs.cublas", f"pip install '{_CUPY[cuda]}[ctk]'"),
+        (
+            "cuBLAS",
+            "cupy_backends.cuda.libs.cublas",
+            f"pip install '{cupy}[ctk]>=14'",
+        ),  # 13 has no such extra
         ("torch", "torch", "pip install torch"),
     )
     for subject, module, remedy in checks:
@@ -244,8 +275,16 @@ def _baselines(machine: Machine, driver: DriverSeen | None) -> Iterator[Finding]
             yield Finding(subject, Status.OPTIONAL, f"no baseline from it: {error}", remedy)
 
 
-def _install(major: int) -> str:
-    return f"pip install '{DISTRIBUTION}[cuda{major}]'"
+def _install(machine: Machine, major: int) -> str:
+    """The line that installs what an extra needs; this package itself may come from a checkout."""
+    wanted = machine.extra(f"cuda{major}") or (f"{DISTRIBUTION}[cuda{major}]",)
+    return f"pip install {' '.join(map(shlex.quote, wanted))}"
+
+
+def _reinstall(found: dict[str, str]) -> str:
+    return "pip install --force-reinstall " + " ".join(
+        f"{name}=={version}" for name, version in found.items()
+    )
 
 
 class ThisMachine:
@@ -291,3 +330,21 @@ class ThisMachine:
 
     def ptxas(self) -> str:
         return Assembler().version
+
+    def ptxas_of(self, distribution: str) -> str | None:
+        try:
+            files = metadata.files(distribution) or []
+        except metadata.PackageNotFoundError:
+            return None
+        located = (str(file.locate()) for file in files if file.name == "ptxas")
+        return next(located, None)
+
+    def extra(self, name: str) -> tuple[str, ...]:
+        try:
+            required = metadata.requires(DISTRIBUTION) or []
+        except metadata.PackageNotFoundError:
+            return ()
+        marked = (line.partition(";") for line in required)
+        return tuple(
+            what.strip() for what, _, marker in marked if re.search(rf"extra\s*==\s*['\"]{name}['\"]", marker)
+        )
