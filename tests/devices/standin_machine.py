@@ -19,9 +19,14 @@ KIB = 1024
 Bytes = NDArray[np.uint8]
 
 
+def with_ptx(cubin: bytes, ptx: str) -> bytes:
+    """The PTX behind the cubin. A driver is told no length and reads what the ELF header describes."""
+    return cubin + MARK + ptx.encode()
+
+
 def tagged(candidate: Candidate) -> Candidate:
     """The candidate with its PTX behind its cubin."""
-    cubin = candidate.binary.cubin + MARK + candidate.emitted.ptx.encode()
+    cubin = with_ptx(candidate.binary.cubin, candidate.emitted.ptx)
     return replace(candidate, binary=replace(candidate.binary, cubin=cubin))
 
 

@@ -27,7 +27,6 @@ class Snippet:
         data: ``words``, ``floats`` or ``halves``: what the input words are.
         tolerance: 0 for equal bits (any NaN equals any), else the relative error that the PTX ISA allows.
         result: ``words``, ``floats`` or ``halves``: how results are compared.
-        least: The lowest architecture that has it.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Snippet:
     data: str = "words"
     tolerance: float = 0.0
     result: str = "words"
-    least: int = 80
 
 
 def ptx_of(snippet: Snippet, arch: str) -> str:

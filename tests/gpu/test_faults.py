@@ -5,7 +5,7 @@ from device_samples import BEHIND, ENDLESS, GEMM, MISALIGNED, ON_INPUT, SMALL, e
 
 from tuner.devices.cuda import CudaDevice
 from tuner.devices.errors import CandidateTimeoutError
-from tuner.devices.jobs import OpenCuda
+from tuner.devices.serving import Opener
 
 pytestmark = pytest.mark.gpu
 
@@ -30,8 +30,8 @@ def test_a_lost_context_is_the_candidates(gpu: CudaDevice, arch: str, body: str,
     assert gpu.worker.pid != before
 
 
-def test_a_hang_is_killed(arch: str) -> None:
-    device = CudaDevice(OpenCuda(0), launch_s=2.0)
+def test_a_hang_is_killed(opener: Opener, arch: str) -> None:
+    device = CudaDevice(opener, launch_s=2.0)
     with pytest.raises(CandidateTimeoutError, match="while running the candidate"):
         device.verify(written(ENDLESS, arch=arch), SMALL, seed=1)
     assert device.verify(emitted(arch=arch), SMALL, seed=1).is_right

@@ -44,4 +44,4 @@ def test_baselines_that_are_installed_have_times(gpu: CudaDevice) -> None:
     times = time_baselines(gpu, GEMM.id, PROBLEM)
     assert [time.name for time in times] == [baseline.name for baseline in BASELINES[GEMM.id]]
     for time in times:
-        assert time.measurement is not None or "import" in time.reason, time
+        assert time.measurement is not None or "does not" in time.reason, time
