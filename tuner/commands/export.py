@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.options import DEFAULT_OUT, AnyKernel, ArchName, Out, Shape, StudyName
+from tuner.commands.options import (
+    DEFAULT_OUT,
+    AnyKernel,
+    AnyProblem,
+    ArchName,
+    OnlyDevice,
+    Out,
+    StudyName,
+)
 
 
 def export(
@@ -17,11 +25,9 @@ def export(
     ] = None,
     out: Out = DEFAULT_OUT,
     kernel: AnyKernel = None,
-    shape: Shape = None,
+    shape: AnyProblem = None,
     arch: ArchName = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Only of this one, as `tune results` names it.")
-    ] = None,
+    device: OnlyDevice = None,
     study: StudyName = None,
 ) -> None:
     """Write the trials of one kernel, problem and device as a file that other tuners read."""

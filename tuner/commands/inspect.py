@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tuner.commands.options import ArchName, AsJson, KernelName, Settings, Shape
+from tuner.commands.options import (
+    DEFAULT_OUT,
+    AnyProblem,
+    ArchName,
+    AsJson,
+    KernelName,
+    OnlyDevice,
+    Out,
+    Settings,
+    Shape,
+    StudyName,
+)
 
 DEFAULT_ARCH = "sm_89"
 
@@ -42,15 +53,29 @@ def space(
         bool, typer.Option("--constraints", help="Also every rule and its reason.")
     ] = False,
     settings: Settings = None,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="What the trials in --out did not look at.")
+    ] = False,
+    out: Out = DEFAULT_OUT,
+    shape: AnyProblem = None,
+    device: OnlyDevice = None,
+    study: StudyName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a kernel's parameters and rules; with --set, say whether a schedule is valid, and why not."""
+    """Show a kernel's parameters and rules; with --set, say whether a schedule is valid, and why not.
+
+    With --coverage, show which levels, pairs of levels and regions no trial in a directory has looked at;
+    --shape, --device and --study are for that.
+    """
     from emitters import kernel_named
     from emitters.target import Target
     from search_spaces import space_for
     from tuner.commands.output import print_json, print_table
     from tuner.schedules import level_text, schedule_from, schedule_text
 
+    if coverage:
+        _show_coverage(out, kernel, shape, arch, device, study, as_json)
+        return
     entry = kernel_named(kernel)
     searched = space_for(entry.id, Target.of(arch or DEFAULT_ARCH))
     if settings:
@@ -81,6 +106,35 @@ def space(
     if constraints:
         rules = [(c.name, ", ".join(c.parameters), c.reason) for c in searched.constraints]
         print_table(["constraint", "looks at", "reason"], rules)
+
+
+def _show_coverage(
+    out: Path,
+    kernel: str,
+    shape: str | None,
+    arch: str | None,
+    device: str | None,
+    study: str | None,
+    as_json: bool,
+) -> None:
+    from emitters import kernel_named
+    from tuner.commands.output import print_json, print_table
+    from tuner.coverage import coverages, level_rows, pair_rows, text_lines
+    from tuner.reading import trials_in
+
+    found = coverages(trials_in(out, kernel_named(kernel).id, study, shape, arch, device))
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    if not found:
+        typer.echo(f"no trials of {kernel} in {out} that were asked for")
+    for one in found:
+        for line in text_lines(one):
+            typer.echo(line)
+        print_table(["parameter", "trials with each level", "never tried"], level_rows(one))
+        typer.echo(f"pairs of levels: {one.pairs}, of which {len(one.untried_pairs)} were never together")
+        if one.untried_pairs:
+            print_table(["never together", "valid schedules"], pair_rows(one))
 
 
 def emit(

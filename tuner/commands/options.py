@@ -7,9 +7,13 @@ import typer
 
 KernelName = Annotated[str, typer.Option("--kernel", help="Id or alias, as `tune kernels` lists them.")]
 AnyKernel = Annotated[str | None, typer.Option("--kernel", help="Only this one.")]
+AnyProblem = Annotated[str | None, typer.Option("--shape", help="Only this problem, as 4096x3456x1280.")]
 Shape = Annotated[str | None, typer.Option("--shape", help="Problem, as 4096x3456x1280. [kernel's default]")]
 DeviceName = Annotated[
     str | None, typer.Option("--device", help="sim:GPU predicts, cuda measures, replay:FILE recalls.")
+]
+OnlyDevice = Annotated[
+    str | None, typer.Option("--device", help="Only of this one, as `tune results` names it.")
 ]
 ArchName = Annotated[str | None, typer.Option("--arch", help="As sm_89. [the device's]")]
 Out = Annotated[Path, typer.Option("--out", help="Directory of rows, studies and pinned kernels.")]

@@ -1,21 +1,37 @@
 """`tune results` and `tune report`: read what was kept."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.commands.options import DEFAULT_OUT, AnyKernel, AsJson, Out, StudyName
+from tuner.commands.options import (
+    DEFAULT_OUT,
+    AnyKernel,
+    AnyProblem,
+    AsJson,
+    OnlyDevice,
+    Out,
+    StudyName,
+)
+
+if TYPE_CHECKING:
+    from results.trial import Trial
 
 
 def results(
     out: Out = DEFAULT_OUT,
     kernel: AnyKernel = None,
+    shape: AnyProblem = None,
+    device: OnlyDevice = None,
     study: StudyName = None,
     failures: Annotated[
         bool, typer.Option("--failures", help="What failed, by kind, with a message.")
     ] = False,
     history: Annotated[bool, typer.Option("--history", help="Every trial of one --study, in order.")] = False,
+    importance: Annotated[
+        bool, typer.Option("--importance", help="Which parameters mattered, by the sampler's own model.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the best of every kernel, problem and device in a directory, or what failed there."""
@@ -24,7 +40,10 @@ def results(
     from tuner.reading import trials_in
     from tuner.warm_start import learned_from
 
-    trials = trials_in(out, kernel, study, one_study=history)
+    trials = trials_in(out, kernel, study, shape, device=device, one_study=history)
+    if importance:
+        _show_importance(trials, as_json)
+        return
     table = failures_table(trials) if failures else history_table(trials) if history else best_table(trials)
     if not (failures or history):
         told = [learned_from(out, study) for study in table["study"]]
@@ -38,9 +57,27 @@ def results(
         print_frame(table)
 
 
+def _show_importance(trials: "list[Trial]", as_json: bool) -> None:
+    from tuner.commands.output import print_json, print_table
+    from tuner.importance import COLUMNS, importances, table_rows
+
+    found = importances(trials)
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    if not found:
+        typer.echo("0 trials, nothing to learn from")
+    for one in found:
+        typer.echo(one.title)
+        if one.parameters:
+            print_table(COLUMNS, table_rows(one))
+
+
 def report(
     out: Out = DEFAULT_OUT,
     kernel: AnyKernel = None,
+    shape: AnyProblem = None,
+    device: OnlyDevice = None,
     study: StudyName = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File. [standard output]")] = None,
 ) -> None:
@@ -49,7 +86,7 @@ def report(
     from tuner.commands.output import write_whole
     from tuner.reading import trials_in
 
-    page = page_of(trials_in(out, kernel, study))
+    page = page_of(trials_in(out, kernel, study, shape, device=device))
     if output is None:
         typer.echo(page, nl=False)
     else:
