@@ -6,6 +6,7 @@ from emitters.gemm import GEMM_S8, TERNARY_GEMM_S8
 from emitters.gemm_rules import DENSE, TERNARY, rules
 from emitters.gemm_schedule import DenseSchedule, GemmSchedule, Geometry
 from emitters.target import WARP, Target
+from search_spaces import gemm_outline
 from search_spaces.gemm_family import CODES, from_rules, parameters, preferences
 from search_spaces.space import Constraint, Service, Space
 
@@ -18,6 +19,7 @@ def ternary_gemm_s8_space(target: Target) -> Space:
         constraints=(*from_rules(rules(GemmSchedule)), *preferences(TERNARY, _copies_of_codes())),
         target=target,
         service=Service(("copy_bytes", "weight_layout"), _served),
+        outliner=gemm_outline.outliner(TERNARY, gemm_outline.TERNARY),
     )
 
 
@@ -28,6 +30,7 @@ def gemm_s8_space(target: Target) -> Space:
         parameters=parameters(),
         constraints=(*from_rules(rules(DenseSchedule)), *preferences(DENSE, _copies_of_rows())),
         target=target,
+        outliner=gemm_outline.outliner(DENSE, gemm_outline.DENSE),
     )
 
 

@@ -3,6 +3,7 @@
 from emitters.gemm_dw import HSLM_DW_S8
 from emitters.gemm_dw_schedule import DW, DW_RULES, TRANSPOSES
 from emitters.target import Target
+from search_spaces import gemm_outline
 from search_spaces.gemm_family import from_rules, parameters, preferences
 from search_spaces.space import Constraint, Parameter, Space
 
@@ -16,6 +17,7 @@ def hslm_dw_s8_space(target: Target) -> Space:
         parameters=parameters((_TRANSPOSE,)),
         constraints=(*from_rules(DW_RULES), *preferences(DW, _COPIES)),
         target=target,
+        outliner=gemm_outline.outliner(DW, gemm_outline.TRANSPOSED, ("m", "n", "rows")),
     )
 
 

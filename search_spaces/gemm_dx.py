@@ -5,6 +5,7 @@ from dataclasses import replace
 from emitters.gemm_dx import HSLM_DX_S8
 from emitters.gemm_dx_schedule import DX, DX_RULES, DxGeometry
 from emitters.target import WARP, Target
+from search_spaces import gemm_outline
 from search_spaces.gemm_family import CODES, from_rules, parameters, preferences
 from search_spaces.space import Constraint, Service, Space
 
@@ -17,6 +18,7 @@ def hslm_dx_s8_space(target: Target) -> Space:
         constraints=(*from_rules(DX_RULES), *preferences(DX, _COPIES)),
         target=target,
         service=Service(("copy_bytes", "weight_layout"), _served),
+        outliner=gemm_outline.outliner(DX, gemm_outline.TERNARY_ALONG_K),
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from emitters.kernel import ParameterValue, canonical_json
 from emitters.target import Target
 from results.expression import evaluate
+from search_spaces.outline import Columns, Outliner
 
 
 class SpaceError(ValueError):
@@ -85,6 +86,7 @@ class Space:
         constraints: All must hold.
         target: Its limits are what constraints look at.
         service: Which problems its schedules may serve; None where every one serves every problem.
+        outliner: What its schedules ask of a GPU, in closed form; None where nobody has written that.
     """
 
     kernel: str
@@ -92,6 +94,7 @@ class Space:
     constraints: tuple[Constraint, ...]
     target: Target
     service: Service | None = field(default=None, kw_only=True)
+    outliner: Outliner | None = field(default=None, kw_only=True)
 
     def serving(self, sizes: Mapping[str, int]) -> "Space":
         """This space without the schedules that cannot serve a problem; itself where all can.
@@ -128,6 +131,11 @@ class Space:
 
     def __len__(self) -> int:
         return len(self.levels)
+
+    @property
+    def columns(self) -> Columns:
+        """Every valid schedule, a column a parameter."""
+        return Columns({parameter.name: parameter.values for parameter in self.parameters}, self.levels)
 
     def values(self, index: int) -> dict[str, ParameterValue]:
         """Valid schedule number `index` by parameter name."""

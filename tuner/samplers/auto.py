@@ -18,6 +18,7 @@ from tuner.samplers.coordinates import Coordinates, Floats, Indices
 from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
+from tuner.samplers.seeding import seed
 from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.stopping import FEWEST_TRIALS, assurance
 from tuner.samplers.target import ranked
@@ -59,13 +60,21 @@ class AutoCore:
         space: Whose valid set is searched.
         settings: How.
         hints: What is believed of its schedules beforehand.
+        first: Schedules to begin with, in this order; as many as the start has room for.
     """
 
-    def __init__(self, space: Space, settings: Settings | None = None, hints: Sequence[Hint] = ()) -> None:
+    def __init__(
+        self,
+        space: Space,
+        settings: Settings | None = None,
+        hints: Sequence[Hint] = (),
+        first: Sequence[int] = (),
+    ) -> None:
         self._settings = settings or Settings()
         self._levels = space.levels
         self._coordinates = Coordinates.of(space.parameters)
         self._counts = tuple(len(parameter.values) for parameter in space.parameters)
+        self._begin_with = tuple(first)
         self._features = stacked(hints, len(self._levels))
         self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
         self._model: _Model | None = None
@@ -109,7 +118,10 @@ class AutoCore:
         return free
 
     def _first(self, taken: Indices, rng: np.random.Generator) -> int:
-        """A schedule to begin with: what hints say is best, a few times, and then what is most different."""
+        """A schedule to begin with: as told, or what hints say is best, and then what is most different."""
+        told = next((schedule for schedule in self._begin_with if schedule not in taken), None)
+        if told is not None:
+            return told
         if len(self._hints.weights) == 0:
             return most_different(self._levels, self._coordinates, taken, None, rng)
         expected = self._hints.mean(self._features)
@@ -246,6 +258,10 @@ def refit_count(finished: int) -> int:
 
 
 def make_auto(subject: Subject) -> AutoCore:
-    """The core for a subject, with what other studies teach."""
+    """The core for a subject, with what other studies teach and what the cost model says."""
     told = learn(subject.space, subject.sources)
-    return AutoCore(subject.space, Settings(prior=told.prior), told.hints)
+    seeded = seed(subject.space, subject.sizes)
+    if seeded is None:
+        return AutoCore(subject.space, Settings(prior=told.prior), told.hints)
+    first = seeded.first.tolist()
+    return AutoCore(subject.space, Settings(prior=told.prior), (*told.hints, *seeded.hints), first)
