@@ -241,6 +241,33 @@ def test_float_mma_of_small_integers_is_exact(key: str, name: str) -> None:
     assert np.array_equal(found, c + a @ b)
 
 
+@pytest.mark.parametrize("types", ["s32.s8.s8.s32", "f32.f16.f16.f32"])
+def test_warps_that_take_turns_at_mma_keep_their_own_sums(types: str) -> None:
+    """Rounds of the first warp, of both and of the second, without a look at the sums between them."""
+    shape, of_halves = ("m16n8k16", True) if "f16" in types else ("m16n8k32", False)
+    mma = f"mma.sync.aligned.{shape}.row.col.{types} {{%r20, %r21, %r22, %r23}}, {{%r10, %r10, %r10, %r10}}, "
+    mma += "{%r11, %r11}, {%r20, %r21, %r22, %r23};\n"
+    body = "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c]; setp.lt.u32 %p1, %r0, 32;\n"
+    body += "mad.wide.u32 %rd2, %r0, 8, %rd0; mad.wide.u32 %rd3, %r0, 16, %rd1; mov.u32 %r1, 0;\n"
+    body += "ld.global.v2.u32 {%r10, %r11}, [%rd2];\n"
+    body += "".join(f"mov.u32 %r{20 + i}, 0;" for i in range(4))
+    body += f"LOOP: @!%p1 bra ONE;\n{mma}{mma}ONE: {mma}@%p1 bra TWO;\n{mma}TWO:\n"
+    body += "add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 3; @%p2 bra LOOP;\n"
+    body += "st.global.v4.u32 [%rd3], {%r20, %r21, %r22, %r23}; ret;"
+    rng, dtype = np.random.default_rng(4), np.float16 if of_halves else np.int8
+    a = rng.integers(-3, 4, (64, 2, 4 // np.dtype(dtype).itemsize)).astype(dtype)
+    report = run(entry(body), {"a": a, "c": np.zeros((64, 4), np.uint32)}, block=64)
+    assert report.clean, [str(fault) for fault in report.faults]
+    found = report.buffers["c"].view(np.float32 if of_halves else np.int32)
+    for warp, rounds in ((0, 9), (1, 6)):
+        lanes = a[32 * warp : 32 * warp + 32].astype(np.int64)
+        x = lanes[:, 0].reshape(8, -1)  # rows g of A, the same again in rows g + 8 and in every piece of k
+        y = lanes[:, 1].reshape(8, -1)
+        once = 2 * x @ y.T
+        expected = np.stack([once[:, 0::2], once[:, 1::2]] * 2, -1).reshape(32, 4)
+        assert np.array_equal(found[32 * warp : 32 * warp + 32], rounds * expected)
+
+
 def test_f16_accumulators_are_packed() -> None:
     shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(4)
     a, b = rng.integers(-5, 6, (16, 16)), rng.integers(-5, 6, (16, 8))

@@ -7,6 +7,7 @@ its predicate lets a lane through or not, as hardware issues it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,9 +72,14 @@ class Touched:
         return sum(int(np.count_nonzero(marks)) for marks in self._marks.values())
 
     @property
-    def common(self) -> int:
-        """Sectors that all of the blocks load."""
-        return sum(int(np.count_nonzero(marks.all(axis=0))) for marks in self._marks.values())
+    def blocks(self) -> list[int]:
+        """Linear numbers of the blocks."""
+        return list(self._row)
+
+    def common(self, blocks: Sequence[int]) -> int:
+        """Sectors that all of these blocks load."""
+        rows = [self._row[block] for block in blocks]
+        return sum(int(np.count_nonzero(marks[rows].all(axis=0))) for marks in self._marks.values())
 
 
 @dataclass(slots=True)
@@ -88,6 +94,8 @@ class Counters:
             `ideal` is the bytes in whole sectors.
         shared_loads, shared_stores, matrix_loads, async_writes, shared_atomics: bytes and wavefronts of
             shared memory; `ideal` is the wavefronts without bank conflicts.
+        turns: visits by warps of basic blocks that both load and store global memory.
+        visited: share of the entry's instructions that are in basic blocks which some warp came to.
         touched: what plain loads touch, where no more than `MOST_TRACKED` blocks ran; else None.
     """
 
@@ -103,6 +111,8 @@ class Counters:
     matrix_loads: Traffic = field(default_factory=Traffic)
     async_writes: Traffic = field(default_factory=Traffic)
     shared_atomics: Traffic = field(default_factory=Traffic)
+    turns: int = 0
+    visited: float = 1.0
     touched: Touched | None = None
 
     @property
@@ -111,6 +121,8 @@ class Counters:
 
 
 _PATTERNS: dict[tuple[int, bytes], tuple[int, int]] = {}
+MOST_PATTERN_BYTES = 1 << 23
+"""Of one entry in the table times their number: what it may take of memory."""
 
 
 def shared_wavefronts(
@@ -135,7 +147,7 @@ def shared_wavefronts(
             return known
     result = _wavefronts(offsets, nbytes, mask, lanes_a_phase)
     if key is not None:
-        if len(_PATTERNS) > 20000:
+        if len(_PATTERNS) * len(key[1]) > MOST_PATTERN_BYTES:
             _PATTERNS.clear()
         _PATTERNS[key] = result
     return result

@@ -13,6 +13,7 @@ import tuner.simulator.conversions
 import tuner.simulator.floats
 import tuner.simulator.loads_stores
 import tuner.simulator.matrix
+import tuner.simulator.matrix_moves
 import tuner.simulator.mbarriers
 import tuner.simulator.moves
 import tuner.simulator.permutations

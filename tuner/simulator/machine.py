@@ -90,7 +90,7 @@ class Batch:
     def run(self) -> bool:
         """Run until every block has ended, or until all that is left polls; return whether it has ended.
 
-        Faults are recorded, never raised.
+        A batch that has ended is not to be used again. Faults are recorded, never raised.
         """
         self.idle = 0
         try:
@@ -103,6 +103,7 @@ class Batch:
                     return False
         except Stopped:
             self.pending = {}
+        del self.barriers  # which refers back: without the cycle, all this memory is free at once
         return True
 
     def next_group(self) -> tuple[int, Mask | None]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
 Fragment = tuple[NDArray[np.uint32], ...]
+Mask = NDArray[np.bool_]
 WORKING_BYTES = 1 << 21
 """Operands of one product call: about what the second-level cache holds."""
 
@@ -64,20 +65,25 @@ class Accumulator:
     """One 16x8 tile of every warp: start values and the steps to add.
 
     `start` is four registers, or (grid, row, column): a tile of a larger matrix that an earlier flush left.
+    `warps` are the warps that take the steps (R, W), None for all.
     """
 
-    __slots__ = ("kind", "parts", "slot", "start", "steps", "values")
+    __slots__ = ("kind", "slot", "start", "steps", "values", "warps")
 
     def __init__(self, kind: Kind, start: Any, slot: int) -> None:
         self.kind, self.start, self.slot = kind, start, slot
         self.steps: list[tuple[Fragment, Fragment]] = []
-        self.parts = [Part(self, index) for index in range(4)]
         self.values: Any = None
+        self.warps: Mask | None = None
+
+    def parts(self) -> tuple[Part, Part, Part, Part]:
+        """Return what stands for its four registers; not kept, so that nothing refers to itself."""
+        return Part(self, 0), Part(self, 1), Part(self, 2), Part(self, 3)
 
     def copy(self, slot: int) -> Accumulator:
         """Return an accumulator that goes on from here and leaves this one as it is."""
         other = Accumulator(self.kind, self.start, slot)
-        other.steps = list(self.steps)
+        other.steps, other.warps = list(self.steps), self.warps
         return other
 
     def lanes(self, s: Batch) -> Any:
@@ -114,6 +120,25 @@ class Grid:
         return found[0], found[1], found[2], found[3]
 
 
+def whole_warps(s: Batch) -> Mask | None:
+    """Return the active warps (R, W); None where a warp is active in part."""
+    mask = s.mask
+    assert mask is not None
+    known = s.state.get("warps")
+    if known is None or known[0] is not mask:
+        lanes = stretched(mask, (len(mask), s.threads)).reshape(len(mask), s.warps, 32)
+        whole: Mask = np.asarray(lanes.all(axis=2))
+        known = s.state["warps"] = (mask, whole if np.array_equal(whole, lanes.any(axis=2)) else None)
+    found: Mask | None = known[1]
+    return found
+
+
+def same_warps(first: Mask | None, second: Mask | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first is second or np.array_equal(first, second)
+
+
 def queue_of(s: Batch) -> list[Accumulator]:
     found: list[Accumulator] | None = s.state.get("accumulators")
     if found is None:
@@ -138,14 +163,14 @@ def _grids(accumulators: list[Accumulator]) -> list[list[list[Accumulator]]]:
     """Arrange accumulators as full grids: rows share their A operands, columns their B operands."""
     rows: dict[Any, dict[Any, Accumulator]] = {}
     for accumulator in accumulators:
-        row = (accumulator.kind, *(id(x) for step in accumulator.steps for x in step[0]))
-        column = tuple(id(x) for step in accumulator.steps for x in step[1])
+        a_side, b_side = ([id(x) for step in accumulator.steps for x in step[side]] for side in (0, 1))
+        row, column = (accumulator.kind, id(accumulator.warps), *a_side), tuple(b_side)
         rows.setdefault(row, {})[column] = accumulator
     grids: dict[Any, list[list[Accumulator]]] = {}
     seen = 0
     for row, columns in rows.items():
         seen += len(columns)
-        grids.setdefault((row[0], tuple(columns)), []).append(list(columns.values()))
+        grids.setdefault((row[:2], tuple(columns)), []).append(list(columns.values()))
     if seen != len(accumulators):  # two accumulators with the same operands: each on its own
         return [[[accumulator]] for accumulator in accumulators]
     return list(grids.values())
@@ -153,7 +178,7 @@ def _grids(accumulators: list[Accumulator]) -> list[list[list[Accumulator]]]:
 
 def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
     """Add all steps of a full grid of accumulators to their start values."""
-    kind = grid[0][0].kind
+    kind, warps = grid[0][0].kind, grid[0][0].warps
     rows = [row[0].steps for row in grid]
     columns = [accumulator.steps for accumulator in grid[0]]
     steps = len(rows[0])
@@ -163,10 +188,12 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
         max(len(x) for step in accumulator.steps for fragment in step for x in fragment)
         for accumulator in (*(row[0] for row in grid), *grid[0])
     )
+    blocks = max(blocks, len(warps) if warps is not None else 1)
     pieces = kind.depth // 16
     a_side = _pack([[step[0] for step in row] for row in rows], s, blocks, pieces, 2)
     b_side = _pack([[step[1] for step in column] for column in columns], s, blocks, pieces, 1)
     total = start_matrix(s, grid, blocks)
+    before = total.copy() if warps is not None else None
     depth = steps * kind.depth
     height, width = 16 * len(rows), 8 * len(columns)
     a_bytes = a_side.view(np.uint8).reshape(-1, s.warps, height, depth)
@@ -184,6 +211,8 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
                 reals[...] = accumulate(reals, x[..., piece], y[..., piece].swapaxes(2, 3))
         else:
             add_integers(total[part], x, y.swapaxes(2, 3), kind.clamp, kind.operation)
+    if warps is not None and before is not None:
+        np.copyto(total, before, where=~warps[..., None, None])
     finished = Grid(total)
     for row_number, row in enumerate(grid):
         for column_number, accumulator in enumerate(row):

@@ -40,6 +40,8 @@ class SharedRaces:
         self.reads: Keys = np.zeros((1, self.cells), np.int64)
         self.atomics: Keys | None = None
         self.lanes = np.arange(threads, dtype=np.int64)[None, :] << SITE_BITS
+        self.row_starts = np.arange(blocks, dtype=np.int64)[:, None] * self.cells
+        self.steps = np.arange(32, dtype=np.int64)
         self.epochs: Keys = np.ones((1, 1), np.int64)
         self.renew()
 
@@ -67,36 +69,30 @@ class SharedRaces:
         site: Site,
         threads: NDArray[np.int64] | None = None,
     ) -> tuple[Keys, Keys, Any]:
-        """Return flat (cells, keys, epoch starts) of an access by lanes (R, T, ...) to `nbytes` at each
-        offset.
-        """
-        keys = (
-            self.base + site.number
-            if threads is None
-            else self.start + ((threads << SITE_BITS) + site.number)
-        )
+        """Return flat (cells, keys, epoch starts) of an access by lanes (R, N) to `nbytes` at each offset."""
+        keys = self.base if threads is None else self.start + (threads << SITE_BITS)
+        keys = keys + site.number
         cells = offsets >> self.shift
-        count = nbytes >> self.shift
         rows = max(len(cells), len(keys), len(mask) if mask is not None else 1)
-        start: Any = self.first
         if rows > 1 and self.rows == 1:
             self.expand()
         if self.rows > 1:
-            cells = cells + (np.arange(self.rows, dtype=np.int64) * self.cells).reshape(
-                -1, *(1,) * (cells.ndim - 1)
-            )
-        if count > 1:
-            cells = cells[..., None] + np.arange(count, dtype=np.int64)
-            keys = keys[..., None]
-            mask = mask[..., None] if mask is not None else None
+            cells = cells + self.row_starts
+        shape = cells.shape
+        cells, keys = cells.ravel(), stretched(keys, shape).ravel()
+        start: Any = self.first
         if len(self.start) > 1:
-            start = stretched(self.start.reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
-        if keys.shape != cells.shape:
-            keys = stretched(keys, cells.shape)
+            start = np.repeat(self.start, shape[1])
         if mask is not None:
-            mask = stretched(mask, cells.shape)
-            return cells[mask], keys[mask], start[mask] if len(self.start) > 1 else start
-        return cells.ravel(), keys.ravel(), start.ravel() if len(self.start) > 1 else start
+            chosen = stretched(mask, shape).ravel().nonzero()[0]
+            cells, keys = cells.take(chosen), keys.take(chosen)
+            start = start.take(chosen) if len(self.start) > 1 else start
+        count = nbytes >> self.shift
+        if count > 1:
+            cells = (cells[:, None] + self.steps[:count]).ravel()
+            keys = keys.repeat(count)
+            start = start.repeat(count) if len(self.start) > 1 else start
+        return cells, keys, start
 
     def expand(self) -> None:
         """Give every block keys of its own."""

@@ -271,10 +271,16 @@ def _launch(context: Context, chosen: Sequence[int] | None) -> None:
     for buffer in context.memory.buffers.values():
         buffer.races = None
     counters.blocks, counters.threads = len(ids), context.threads
+    static = visited = 0
     for block, warps in zip(context.program.blocks, context.block_warps, strict=True):
+        static += block.counts.total()
         if warps:
+            visited += block.counts.total()
+            if block.counts["ld.global"] and block.counts["st.global"]:
+                counters.turns += warps
             for category, count in block.counts.items():
                 counters.instructions[category] += count * warps
+    counters.visited = visited / max(static, 1)
 
 
 def _shuffled(context: Context, groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

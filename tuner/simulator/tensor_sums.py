@@ -59,21 +59,36 @@ def accumulate(
 ) -> NDArray[np.float32]:
     """Return start + a @ b as a tensor core might: truncated, with less than all bits of every addend."""
     before = start.astype(np.float64)
-    exact = np.matmul(a, b) + before
-    size = np.matmul(np.abs(a), np.abs(b)) + np.abs(before)
+    exact = np.matmul(a, b)
+    exact += before
+    size = np.matmul(np.abs(a), np.abs(b))
+    size += np.abs(before)
     nearest = exact.astype(np.float32)
     inexact = nearest != exact
     _add_order_dependent(inexact, before, a, b, exact, size)
-    inexact &= np.isfinite(exact)
-    bits = np.ascontiguousarray(exact).view(np.uint64)
-    share = ((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-    lost = np.where(inexact, share * size * 2.0**-24, 0.0)
-    value = np.where(np.abs(exact) > lost, exact - np.copysign(lost, exact), 0.0)
-    value = np.where(np.isfinite(exact), value, exact)
-    result = value.astype(np.float32)
-    too_far = np.abs(result.astype(np.float64)) > np.abs(value)
-    truncated = np.where(too_far, np.nextafter(result, np.float32(0)), result)
-    return np.where(np.isnan(truncated), np.float32(np.nan), truncated)
+    share = (exact.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    lost = share.astype(np.float64)
+    lost *= 2.0**-48
+    lost *= size
+    special = not np.isfinite(size).all()
+    if special:
+        inexact &= np.isfinite(exact)
+        lost[~inexact] = 0
+    else:
+        lost *= inexact
+    kept = np.abs(exact)
+    kept -= lost
+    np.maximum(kept, 0.0, out=kept)
+    result: NDArray[np.float32] = kept.astype(np.float32)
+    result.view(np.int32)[...] -= result > kept  # truncated: one step down, as these are not negative
+    np.copysign(result, nearest, out=result)
+    if special:
+        result[np.isnan(exact)] = np.nan
+    return result
+
+
+UNIT_BITS = 32
+"""Operands that are multiples of 2**-32 below 2**31, as all f16 are, are looked at as integers."""
 
 
 def _add_order_dependent(
@@ -88,18 +103,30 @@ def _add_order_dependent(
 
     Addends are multiples of a unit; only while their magnitudes stay below 2**24 of it is every order exact.
     """
-    by_row, by_column, by_start = _lowest_bits(a).min(-1), _lowest_bits(b).min(-2), _lowest_bits(start)
-    if size.max() <= 2.0**24 * min(by_row.min() * by_column.min(), by_start.min()):
+    by_row, by_column = _units(a, -1), _units(b, -2)
+    least = by_row.min() * by_column.min()
+    if size.max() <= 2.0**24 * least and not np.mod(start, least).any():
         return
     places = np.flatnonzero(~inexact & (exact != 0))
     rows, columns = np.divmod(places, exact.shape[-1])
     unit = np.broadcast_to(by_row, exact.shape[:-1]).reshape(-1)[rows]
     outer = rows // exact.shape[-2] * exact.shape[-1]
-    unit = (
-        unit * np.broadcast_to(by_column, (*exact.shape[:-2], exact.shape[-1])).reshape(-1)[outer + columns]
-    )
-    unit = np.minimum(unit, by_start.reshape(-1)[places])
+    by_column = np.broadcast_to(by_column, (*exact.shape[:-2], exact.shape[-1]))
+    unit = unit * by_column.reshape(-1)[outer + columns]
+    unit = np.minimum(unit, _lowest_bits(start.reshape(-1)[places]))
     inexact.reshape(-1)[places] = size.reshape(-1)[places] > 2.0**24 * unit
+
+
+def _units(x: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Return the largest power of two that all numbers along an axis are multiples of, infinity for zeros."""
+    scaled = x * 2.0**UNIT_BITS
+    whole = scaled.astype(np.int64)
+    if not np.array_equal(whole, scaled):
+        least: NDArray[np.float64] = _lowest_bits(x).min(axis)
+        return least
+    together = np.bitwise_or.reduce(whole, axis=axis)
+    units = (together & -together) * 2.0**-UNIT_BITS
+    return np.where(units == 0, np.inf, units)
 
 
 def _lowest_bits(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -89,19 +89,16 @@ def shfl(opcode: Opcode) -> Recipe:
         a, b, c, members = (site.source(operand, B32) for operand in site.operands[1:])
         d = site.target(first, B32)
         p = site.target(second, PREDICATE) if second is not None else 0
-        known: dict[str, Any] = {}
+        name = f"shfl {site.number}"
 
         def run(r: Registers, s: Batch) -> None:
-            if (
-                known.get("of") is not None
-                and known["of"][0] is r[b]
-                and known["of"][1] is r[c]
-                and known["s"] is s
-            ):
-                source, fits = known["result"]
+            amount, clamp = r[b], r[c]
+            known = s.state.get(name)
+            if known is not None and known[0] is amount and known[1] is clamp:
+                source, fits = known[2]
             else:
-                source, fits = _source_lane(mode, r[b], r[c], s)
-                known.update(of=(r[b], r[c]), s=s, result=(source, fits))
+                source, fits = _source_lane(mode, amount, clamp, s)
+                s.state[name] = (amount, clamp, (source, fits))
             there = participants(r, s, members, site)
             s.write(r, d, _exchange(r[a], source, there, s))
             if p:
