@@ -4,8 +4,10 @@ A core never sees Optuna: it is given what is known (`Past`) and a generator key
 and names a schedule of the valid set. What it remembers between calls may only save work.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -109,6 +111,7 @@ class ValidSetSampler(BaseSampler):
         self._look_ahead = look_ahead
         self._distributions = distributions(space)
         self._numbers: dict[int, int | None] = {}
+        self._finished = _Finished()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return dict(self._distributions)
@@ -161,27 +164,49 @@ class ValidSetSampler(BaseSampler):
         return self._core.assurance(self._past(trials, len(trials) + self._look_ahead))
 
     def _past(self, earlier: Sequence[FrozenTrial], number: int) -> Past:
-        schedules: list[int] = []
-        times_us: list[float] = []
-        outcomes: list[Outcome] = []
+        known = self._finished_of(earlier, number - self._look_ahead)
+        schedules, times_us, outcomes = known.schedules[:], known.times_us[:], known.outcomes[:]
         pending: list[int] = []
-        for trial in earlier:
+        for trial in islice(earlier, len(known.trials), None):
             schedule = None if trial.state is TrialState.FAIL else self._schedule(trial)
             if schedule is None:
                 continue
             if trial.number > number - self._look_ahead or not trial.state.is_finished():
                 pending.append(schedule)
                 continue
-            complete = trial.state is TrialState.COMPLETE
             schedules.append(schedule)
-            times_us.append(float(trial.values[0]) if complete and trial.values else float("nan"))
-            outcomes.append(Outcome(trial.user_attrs.get(OUTCOME_ATTRIBUTE, "ok" if complete else "crash")))
+            times_us.append(_time_of(trial))
+            outcomes.append(_outcome_of(trial))
         return Past(
             np.array(schedules, dtype=np.int64),
             np.array(times_us, dtype=np.float64),
             tuple(outcomes),
             np.array(pending, dtype=np.int64),
         )
+
+    def _finished_of(self, earlier: Sequence[FrozenTrial], last: int) -> "_Finished":
+        """What the first trials say, as far as all of them have ended and no number is above `last`.
+
+        Storages that hand out the same object for a trial that has ended (memory, journal) are asked about it
+        once; of others, everything is read anew.
+        """
+        known = self._finished
+        shared = len(known.trials)
+        if shared > len(earlier) or not all(map(operator.is_, known.trials, earlier)):
+            known = _Finished()
+        elif shared and known.trials[-1].number > last:
+            return _Finished()
+        for trial in islice(earlier, len(known.trials), None):
+            if trial.number > last or not trial.state.is_finished():
+                break
+            known.trials.append(trial)
+            schedule = None if trial.state is TrialState.FAIL else self._schedule(trial)
+            if schedule is not None:
+                known.schedules.append(schedule)
+                known.times_us.append(_time_of(trial))
+                known.outcomes.append(_outcome_of(trial))
+        self._finished = known
+        return known
 
     def _schedule(self, trial: FrozenTrial) -> int | None:
         """Number of a trial's schedule in the valid set; None where it has none, or not all of one yet."""
@@ -195,6 +220,31 @@ class ValidSetSampler(BaseSampler):
             schedule = None
         self._numbers[trial.number] = schedule
         return schedule
+
+
+@dataclass
+class _Finished:
+    """Trials that have ended, in order from the first, and what those with a schedule say.
+
+    Attributes:
+        trials: The objects.
+        schedules, times_us, outcomes: As in `Past`; fewer, where a trial has no schedule of the space.
+    """
+
+    trials: list[FrozenTrial] = field(default_factory=list)
+    schedules: list[int] = field(default_factory=list)
+    times_us: list[float] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def _time_of(trial: FrozenTrial) -> float:
+    is_timed = trial.state is TrialState.COMPLETE and trial.values
+    return float(trial.values[0]) if is_timed else float("nan")
+
+
+def _outcome_of(trial: FrozenTrial) -> Outcome:
+    usual = Outcome.OK if trial.state is TrialState.COMPLETE else Outcome.CRASH
+    return Outcome(trial.user_attrs.get(OUTCOME_ATTRIBUTE, usual))
 
 
 def distributions(space: Space) -> dict[str, CategoricalDistribution]:
