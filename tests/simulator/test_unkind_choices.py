@@ -372,6 +372,22 @@ def test_what_nobody_has_written_is_poison_and_reading_it_a_fault(body: str) -> 
     assert (report.buffers["c"] > 1 << 24).all()
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        "mul.f32 %f1, %f2, 0f00000000; mov.b32 %r9, %f1;",
+        "mov.u32 %r8, 0; mul.f16x2 %r9, %r7, %r8;",
+        "mov.u32 %r8, 0; mul.bf16x2 %r9, %r7, %r8;",
+    ],
+    ids=["f32", "f16", "bf16"],
+)
+def test_no_zero_makes_a_register_harmless_that_only_other_lanes_write(product: str) -> None:
+    body = "setp.lt.u32 %p3, %r0, 8; @%p3 mov.f32 %f2, 0f3F800000; @%p3 mov.u32 %r7, 0x3C003C00;"
+    found = go(body + product).buffers["c"]
+    assert (found[:8] == 0).all()
+    assert (found[8:32] & 0x7FFF > 0x7C00).all()  # a NaN of each type has these bits
+
+
 def test_the_value_of_a_lane_that_is_not_there_is_poison() -> None:
     report = go("mov.u32 %r9, 0; setp.lt.u32 %p3, %r0, 8; @%p3 shfl.sync.idx.b32 %r9, %r0, 20, 31, 0xff;")
     assert (report.buffers["c"][:8] > 1 << 24).all()

@@ -57,8 +57,11 @@ B8, B16, B32, B64 = (SCALARS[name] for name in ("b8", "b16", "b32", "b64"))
 U32, S32, U64, S64 = (SCALARS[name] for name in ("u32", "s32", "u64", "s64"))
 F16, F32, F64, BF16 = (SCALARS[name] for name in ("f16", "f32", "f64", "bf16"))
 
-POISON = 0xBAD5EED5BAD5EED5
-"""What a register or byte holds that the program never wrote; also what an unspecified result is."""
+POISON = 0xFFD5FFEDFFD5FFED
+"""What a register or byte holds that the program never wrote; also what an unspecified result is.
+
+It is a NaN as f16, bf16, f32 and f64, so that no factor of zero makes it harmless, and a large odd number.
+"""
 
 
 def poison(dtype: np.dtype[Any]) -> Lanes:
