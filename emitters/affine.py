@@ -209,7 +209,7 @@ AFFINE_F32 = Kernel(
     reference=reference,
     edge_problems=edge_problems,
     demand=demand,
-    usual_problems=tuple(SPEC.problem(n) for n in (1 << 20, 1 << 24, 4096, 100_000_000)),
+    usual_problems=tuple(SPEC.problem(n) for n in (1 << 22, 1 << 20, 1 << 24, 4096, 100_000_000)),
     baseline=AffineSchedule(threads=256, vector=1, unroll=1, turns=1, load="ca", store="wb"),
     aliases=("affine",),
 )

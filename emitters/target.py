@@ -21,6 +21,7 @@ class Arch:
         shared_per_block: Most dynamic shared memory of one block after opt-in, bytes.
         shared_per_sm: Shared memory of one SM, bytes; every resident block also takes `SHARED_RESERVED`.
         threads_per_sm, blocks_per_sm: Most resident at once.
+        unified_bytes: Memory of an SM that shared memory and L1 divide between them.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Arch:
     shared_per_sm: int
     threads_per_sm: int
     blocks_per_sm: int
+    unified_bytes: int
 
     @property
     def number(self) -> int:
@@ -47,12 +49,12 @@ KIB = 1024
 ARCHS: dict[str, Arch] = {
     arch.name: arch
     for arch in (
-        Arch("sm_80", "7.0", 163 * KIB, 164 * KIB, 2048, 32),
-        Arch("sm_86", "7.1", 99 * KIB, 100 * KIB, 1536, 16),
-        Arch("sm_89", "7.8", 99 * KIB, 100 * KIB, 1536, 24),
-        Arch("sm_90", "7.8", 227 * KIB, 228 * KIB, 2048, 32),
-        Arch("sm_100", "8.6", 227 * KIB, 228 * KIB, 2048, 32),
-        Arch("sm_120", "8.7", 99 * KIB, 100 * KIB, 1536, 24),
+        Arch("sm_80", "7.0", 163 * KIB, 164 * KIB, 2048, 32, 192 * KIB),
+        Arch("sm_86", "7.1", 99 * KIB, 100 * KIB, 1536, 16, 128 * KIB),
+        Arch("sm_89", "7.8", 99 * KIB, 100 * KIB, 1536, 24, 128 * KIB),
+        Arch("sm_90", "7.8", 227 * KIB, 228 * KIB, 2048, 32, 256 * KIB),
+        Arch("sm_100", "8.6", 227 * KIB, 228 * KIB, 2048, 32, 256 * KIB),
+        Arch("sm_120", "8.7", 99 * KIB, 100 * KIB, 1536, 24, 128 * KIB),
     )
 }
 

@@ -19,7 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sanitizer": ("tuner.sanitize", "tuner.arguments"),
     "tools": ("tuner", "tuner.names", "tuner.locks", "tuner.pool", "tuner.journal", "tuner.threads"),
     "assembler": ("tuner.sass", "tuner.cubin", "tuner.ptxas"),
-    "model": ("tuner.cost_model", "tuner.occupancy", "tuner.work"),
+    "model": ("tuner.cost_model", "tuner.occupancy", "tuner.streaming", "tuner.work"),
     "devices": ("tuner.devices",),
     "samplers": ("tuner.samplers",),
     "baselines": ("tuner.baselines", "tuner.library_calls"),

@@ -9,9 +9,11 @@ start together and share every pipe fairly; so a round takes each resource for a
   lone block, nor than what the latencies of its loads and of its chains of mma's allow;
 * a phased kernel (barriers between filling shared memory and computing on it): steps x (load latency + the
   busiest resource of filling + the busiest resource of computing + barriers);
-* then the epilogue, at the rate at which L2 takes stores.
+* then the epilogue, at the rate at which L2 takes stores;
+* a kernel without barriers in its main loop does not run in lock-step: `tuner.streaming`.
 
-What does not fit L2 moves at DRAM speed, behind everything else. Every step of the plan pays for its launch.
+What must come from DRAM (all that is read where L2 is cold; everything where it does not fit L2) moves at its
+speed, behind everything else. Every step of the plan pays for its launch.
 """
 
 from collections.abc import Callable
@@ -21,12 +23,14 @@ from functools import cached_property
 import numpy as np
 
 from emitters.kernel import Demand
-from emitters.target import WARP, Figure, Gpu, Target
+from emitters.target import SHARED_RESERVED, WARP, Figure, Gpu, Target
 from tuner.occupancy import SUB_PARTITIONS, FloatArray, Number, resident_blocks
+from tuner.streaming import Stream
 from tuner.work import Fill, PlanWork, Work
 
 LAUNCH_US = 4.0
 L2_LATENCY = 280.0
+DRAM_LATENCY = 631.0
 SHARED_LATENCY = 30.0
 MMA_LATENCY = 33.0
 BARRIER_LATENCY = 30.0
@@ -97,27 +101,33 @@ PARTS = {
     **PIPES,
     "latency": "waiting for loads, barriers and mma's that nothing hides",
     "epilogue": "what is outside the main loop: set-up and stores of the result",
-    "dram": "bytes that do not fit L2",
+    "dram": "bytes that come from DRAM: what is read where L2 is cold, all where it does not fit",
     "memset": "zeroing",
     "tail": "of all this: SMs that have no block in the last round",
 }
 
 
-def predict(plan: PlanWork, target: Target) -> Prediction:
-    """Time of a plan on the target's GPU, everything that fits L2 being there already.
+def predict(plan: PlanWork, target: Target, cold: bool = False) -> Prediction:
+    """Time of a plan on the target's GPU.
 
     Args:
         plan: What it asks; fields may be arrays over many schedules.
         target: With a GPU.
+        cold: Whether what the plan reads comes from DRAM; else everything that fits L2 is there already.
 
     Raises:
         NoGpuError: The target has no GPU.
     """
     gpu = _gpu_of(target)
-    launches = [_Launch(work, target, gpu) for work in plan.steps if isinstance(work, Work)]
+    dram_bytes = _dram_bytes(plan, gpu, cold)
+    works = [work for work in plan.steps if isinstance(work, Work)]
+    asked = sum((_asked_bytes(work) for work in works), np.float64(0))
+    launches = [
+        _Launch(work, target, gpu, dram_bytes * _asked_bytes(work) / np.maximum(asked, 1)) for work in works
+    ]
     per_us = gpu.clock_mhz.value
     memset = sum((_memset_us(fill, gpu) for fill in plan.steps if isinstance(fill, Fill)), np.float64(0))
-    dram = _dram_us(plan, gpu)
+    dram = dram_bytes / (gpu.dram_gb_s.value * DRAM_EFFICIENCY * 1e3)
     launch = np.float64(LAUNCH_US * len(plan.steps))
     busy = sum((one.cycles / per_us for one in launches), np.float64(0)) + memset
     parts = {name: sum((one.parts[name] / per_us for one in launches), np.float64(0)) for name in _PER_LAUNCH}
@@ -137,19 +147,24 @@ def predict(plan: PlanWork, target: Target) -> Prediction:
 def bound_us(demand: Demand, gpu: Gpu, cold: bool = False) -> float:
     """Least time that physics allows for a problem on a GPU, microseconds.
 
-    The larger of operations at the unit's peak rate and highest clock, and bytes at the peak of DRAM. Bytes
-    count where they must move: all that is read where L2 is cold, and what exceeds L2.
+    The largest of operations at the unit's peak rate and highest clock, bytes at the peak of DRAM, and bytes
+    at the width of the ports between SMs and L2. Where L2 is cold all that is read comes from DRAM, and in
+    any case what exceeds L2; everything passes the ports.
     """
     compute = demand.operations / (_peak_operations_a_clock(demand.unit, gpu) * gpu.max_clock_mhz.value)
-    beyond = max(0.0, demand.read_bytes + demand.write_bytes - gpu.l2_bytes.value)
-    nbytes = max(beyond, demand.read_bytes) if cold else beyond
-    return max(compute, nbytes / (gpu.dram_gb_s.value * 1e3))
+    nbytes = float(demand.read_bytes + demand.write_bytes)
+    beyond = max(0.0, nbytes - gpu.l2_bytes.value)
+    from_dram = max(beyond, demand.read_bytes) if cold else beyond
+    ports = SM_READ_BYTES * gpu.sms.value * gpu.max_clock_mhz.value
+    return max(
+        compute, from_dram / (gpu.dram_gb_s.value * 1e3), max(demand.read_bytes, demand.write_bytes) / ports
+    )
 
 
 class _Launch:
     """Cycles of one launch on the busiest SM."""
 
-    def __init__(self, work: Work, target: Target, gpu: Gpu) -> None:
+    def __init__(self, work: Work, target: Target, gpu: Gpu, dram_bytes: FloatArray) -> None:
         self._work = work
         self.blocks = np.asarray(work.blocks, np.float64)
         self.phased = np.asarray(work.phased, np.float64)
@@ -172,6 +187,13 @@ class _Launch:
         pipes = {name: self._rounds(self._pipe(name)) for name in PIPES}
         main, epilogue = self._rounds(self._main), self._rounds(self._outside)
         pure = self._rounds(self._unhindered)
+        free = np.asarray(work.free, np.float64) > 0
+        if np.any(free):
+            streamed = _Streamed(self, work, target, gpu, dram_bytes)
+            pipes = {name: np.where(free, streamed.pipes[name], cycles) for name, cycles in pipes.items()}
+            epilogue = np.where(free, streamed.ends, epilogue)
+            pure = np.where(free, streamed.unhindered, pure)
+            main = np.where(free, streamed.main, main)
         self.cycles = np.where(self.resident > 0, main + epilogue, np.inf)
         share = self.blocks / gpu.sms.value / np.maximum(self.busiest, 1)
         self.parts = {
@@ -180,6 +202,19 @@ class _Launch:
             "epilogue": epilogue,
             "tail": (main + epilogue) * (1 - share),
         }
+
+    def issue_cycles(self, blocks: FloatArray) -> FloatArray:
+        """What issuing takes for some blocks, set-up and epilogue included."""
+        return self._by_warps(self._slots + self._fill_slots + self._work.other_instructions, blocks)
+
+    def tensor_cycles(self, blocks: FloatArray) -> FloatArray:
+        """What their mma's take."""
+        return self._by_warps(self._mma_cycles, blocks)
+
+    def chained_cycles(self) -> FloatArray:
+        """What the mma's of one warp take that wait for each other."""
+        chained: FloatArray = self._mma_count / self._warps * MMA_LATENCY / np.maximum(self._work.chains, 1)
+        return chained
 
     def _rounds(self, cycles: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """Cycles of all rounds: full ones, and what is left over."""
@@ -221,7 +256,7 @@ class _Launch:
         lookahead = np.maximum(self._work.lookahead, 1)
         turn = L2_LATENCY + SHARED_LATENCY + MMA_LATENCY + 2 * BARRIER_LATENCY
         lone = self._unhindered(np.ones_like(blocks)) + steps * BARRIER_LATENCY
-        chained = self._mma_count / self._warps * MMA_LATENCY / np.maximum(self._work.chains, 1)
+        chained = self.chained_cycles()
         waiting = steps * L2_LATENCY / lookahead
         pipelined = _largest(self._unhindered(blocks), lone, waiting, chained)
         phased = self._filling(blocks) + np.maximum(self._computing(blocks), chained) + steps * turn
@@ -233,6 +268,56 @@ class _Launch:
         issue = self._by_warps(work.other_instructions, blocks)
         stores = blocks * (work.write_bytes + ATOMIC_COST * np.asarray(work.atomic_bytes)) / self._write_rate
         return L2_LATENCY + np.maximum(issue, stores)
+
+
+class _Streamed:
+    """Cycles of one launch on the busiest SM where warps run freely; names as in `_Launch`."""
+
+    def __init__(self, launch: _Launch, work: Work, target: Target, gpu: Gpu, dram_bytes: FloatArray) -> None:
+        resident = np.clip(np.minimum(launch.resident, launch.busiest), 1, None)
+        read = np.asarray(work.read_bytes, np.float64)
+        # What all blocks read, those of an SM find in L1 once one has read it, if it stays there.
+        shared = resident * (np.asarray(work.shared_bytes, np.float64) + SHARED_RESERVED)
+        stays = np.asarray(work.common_bytes) <= target.arch.unified_bytes - shared
+        read = read - np.where(stays, work.common_bytes * (1 - 1 / resident), 0.0)
+        written = work.write_bytes + ATOMIC_COST * np.asarray(work.atomic_bytes)
+        rate = gpu.l2_bytes_per_clock_per_sm.value
+        l2 = read / rate + written / (rate * L2_WRITES_PER_READ)
+        dram_rate = gpu.dram_gb_s.value * DRAM_EFFICIENCY * 1e3 / gpu.clock_mhz.value / gpu.sms.value
+        dram = dram_bytes / np.maximum(launch.blocks, 1) / dram_rate
+        missed = np.clip(dram_bytes / np.maximum(_asked_bytes(work), 1), 0, 1)
+        latency = L2_LATENCY + missed * (DRAM_LATENCY - L2_LATENCY)
+        steps = np.maximum(np.asarray(work.steps, np.float64), 1)
+        own = np.maximum(np.asarray(work.own_cycles) - work.outside_cycles, launch.chained_cycles())
+        stream = Stream(
+            warps=np.ceil(np.asarray(work.threads, np.float64) / WARP),
+            steps=steps,
+            lookahead=np.maximum(work.lookahead, 1),
+            own=own / steps,
+            outside=work.outside_cycles,
+            latency=latency,
+            drain=L2_LATENCY,
+        )
+        # All SMs share L2 and DRAM, so what counts is the average SM; but none takes more than its port, and
+        # the busiest has whole blocks.
+        average = launch.blocks / gpu.sms.value
+        alone = read / SM_READ_BYTES + written / SM_WRITE_BYTES
+        memory = np.maximum(
+            stream.cycles(average, resident, np.maximum(l2, dram)),
+            stream.cycles(launch.busiest, resident, alone),
+        )
+        l1 = (
+            work.shared_reads + work.shared_writes + np.asarray(work.load_wavefronts) + work.scattered_sectors
+        )
+        self.pipes = {
+            "tensor": launch.tensor_cycles(launch.busiest),
+            "issue": launch.issue_cycles(launch.busiest),
+            "shared": launch.busiest * l1,
+            "l2": average * l2,
+        }
+        self.unhindered = _largest(*self.pipes.values(), average * dram)
+        self.main = np.maximum(memory, latency + _largest(*self.pipes.values()))
+        self.ends = np.asarray(work.outside_cycles, np.float64) + L2_LATENCY
 
 
 def _largest(*cycles: Number) -> FloatArray:
@@ -254,12 +339,20 @@ def _memset_us(fill: Fill, gpu: Gpu) -> FloatArray:
     return np.asarray(fill.nbytes, np.float64) / rate / gpu.clock_mhz.value
 
 
-def _dram_us(plan: PlanWork, gpu: Gpu) -> FloatArray:
-    """What moves to and from DRAM when a call is repeated: nothing while everything stays in L2, everything
-    once it is clearly too large, since a walk in circles through too small a cache finds nothing it left."""
+def _dram_bytes(plan: PlanWork, gpu: Gpu, cold: bool) -> FloatArray:
+    """What moves to and from DRAM.
+
+    When a call is repeated: nothing while everything stays in L2, everything once it is clearly too large,
+    since a walk in circles through too small a cache finds nothing it left. With a cold L2 at least inputs.
+    """
     footprint = np.asarray(plan.footprint_bytes, np.float64)
     share = np.clip((footprint / gpu.l2_bytes.value - 1) / (L2_SPILL_RANGE - 1), 0, 1)
-    return share * footprint / (gpu.dram_gb_s.value * DRAM_EFFICIENCY * 1e3)
+    return np.maximum(share * footprint, np.asarray(plan.input_bytes, np.float64) if cold else 0.0)
+
+
+def _asked_bytes(work: Work) -> FloatArray:
+    """What all blocks of a launch ask of L2."""
+    return np.asarray(work.blocks, np.float64) * np.asarray(work.read_bytes, np.float64)
 
 
 def _peak_operations_a_clock(unit: str, gpu: Gpu) -> float:

@@ -64,7 +64,7 @@ _FIRST_SPLIT_BRANCH_ARCH = 90
 
 @dataclass(frozen=True)
 class Loop:
-    """The main loop of a function: the innermost backward branch around the most mma's.
+    """The main loop of a function: the innermost backward branch around the most mma's, or global loads.
 
     Attributes:
         start, end: Offsets of its first instruction and of the end of its branch, bytes.
@@ -106,11 +106,13 @@ class Code:
         instructions: Number of them, padding after the last EXIT included.
         mix: Number by mnemonic.
         loop: The main loop; None where nothing branches back.
+        stall_cycles: Sum of the stall counts, as `Loop.stall_cycles`, each instruction taken once.
     """
 
     instructions: int
     mix: Mapping[str, int] = field(default_factory=dict)
     loop: Loop | None = None
+    stall_cycles: int = 0
 
     @property
     def mma(self) -> int:
@@ -138,7 +140,7 @@ def scan(text: bytes, arch_number: int) -> Code:
     stalls = ((high >> np.uint64(41)) & np.uint64(0xF)).astype(np.int64)
     targets = ((low >> np.uint64(16)) & np.uint64(0xFF)).astype(np.int64)
     loop = _main_loop(names, stalls, targets, *_backward_branches(low, high, opcode, arch_number))
-    return Code(len(words), _mix(names), loop)
+    return Code(len(words), _mix(names), loop, int(stalls.sum()))
 
 
 def _backward_branches(
@@ -169,9 +171,11 @@ def _main_loop(
     if not len(starts):
         return None
     is_mma = np.concatenate([[0], np.cumsum(np.isin(names, MMA))])
-    is_load = np.concatenate([[0], np.cumsum(np.isin(names, ("LDG", "LDS", "LDSM", "LDGSTS")))])
+    is_global = np.concatenate([[0], np.cumsum(np.isin(names, ("LDG", "LDGSTS")))])
+    is_shared = np.concatenate([[0], np.cumsum(np.isin(names, ("LDS", "LDSM")))])
     ends = ends + 1
-    work = list(zip(is_mma[ends] - is_mma[starts], is_load[ends] - is_load[starts], strict=True))
+    kinds = (is_mma, is_global, is_shared) if is_mma[-1] else (is_global, is_shared)
+    work = list(zip(*(kind[ends] - kind[starts] for kind in kinds), strict=True))
     spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def is_innermost(number: int) -> bool:

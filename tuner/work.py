@@ -36,6 +36,12 @@ class Work:
         phased: 1 where block-wide barriers separate filling shared memory from computing on it, so that
             nothing overlaps across them; else 0.
         lookahead: Steps that a step's loads are ahead of their use.
+        free: 1 where no block-wide barrier is in the main loop, so that warps and blocks drift apart; else 0.
+            What follows counts only there.
+        common_bytes: Of `read_bytes`, what plain loads of every block read, as a vector that all rows need.
+        load_wavefronts: Wavefronts of global loads through L1, whether they hit or not.
+        own_cycles: Cycles of a warp's own instructions in its whole life, were there nothing to wait for.
+        outside_cycles: Of them, outside the main loop.
     """
 
     blocks: Number
@@ -58,6 +64,11 @@ class Work:
     atomic_bytes: Number = 0.0
     phased: Number = 0.0
     lookahead: Number = 1.0
+    free: Number = 0.0
+    common_bytes: Number = 0.0
+    load_wavefronts: Number = 0.0
+    own_cycles: Number = 0.0
+    outside_cycles: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,9 @@ class PlanWork:
     Attributes:
         steps: In order.
         footprint_bytes: Distinct bytes of global memory that the call touches: operands and workspace.
+        input_bytes: Of them, those of the operands that it reads; they come from DRAM where L2 is cold.
     """
 
     steps: tuple[Work | Fill, ...]
     footprint_bytes: Number
+    input_bytes: Number = 0.0

@@ -216,3 +216,78 @@ def test_mma_units(name: str, unit: str, share: float, device: SimulatedDevice, 
     counters.instructions[name] = 200
     work = work_of(Launch("k", (2, 1, 1), (32, 1, 1), 0, ()), counters, 32, 0, code)
     assert math.isclose(float(getattr(work, unit)), 100 * share)
+
+
+# --- the work of kernels that stream ---
+
+
+def works(
+    kernel: Kernel[Any], device: SimulatedDevice, assembler: Assembler, sizes: Any, **changes: Any
+) -> Work:
+    """The first launch of a kernel's hand-written schedule with changes."""
+    candidate = built(kernel, replace(kernel.baseline, **changes), device, assembler)
+    problem = kernel.spec.problem(*sizes)
+    operands = operands_for(kernel, candidate.emitted, problem)
+    work = plan_work(candidate.emitted, candidate.binary, problem, operands).steps[0]
+    assert isinstance(work, Work)
+    return work
+
+
+def test_a_vector_that_all_rows_need_is_read_once_a_block(
+    device: SimulatedDevice, assembler: Assembler
+) -> None:
+    n_in = 4096
+    work = works(KERNELS["q4k_gemv"], device, assembler, (256, n_in), warps=8, rows_per_warp=2)
+    rows, vector = 16 * n_in // 256 * 144, 4 * n_in
+    assert work.free == 1
+    assert work.read_bytes == rows + vector  # eight warps read it
+    assert work.common_bytes == vector  # and so do the other blocks
+    assert float(work.load_wavefronts) >= (rows + 8 * vector) / 128
+
+
+def test_asynchronous_copies_are_no_hits_of_l1(device: SimulatedDevice, assembler: Assembler) -> None:
+    work = works(KERNELS["q4k_gemv"], device, assembler, (256, 4096), stages=3)
+    rows, vector = 4 * 4096 // 256 * 144, 4 * 4096
+    assert (
+        rows + vector < work.read_bytes < 1.3 * rows + vector
+    )  # copies share some sectors of 144-byte blocks
+    assert work.common_bytes == vector
+    assert work.lookahead == 3
+    assert work.steps == 4096 / 256 / 4  # 16 bytes a lane: eight lanes have the codes of a block, a warp four
+
+
+@pytest.mark.parametrize("turns", [1, 2, 8])
+def test_turns_that_load_and_store_are_waited_for_though_unrolled(
+    turns: int, device: SimulatedDevice, assembler: Assembler
+) -> None:
+    assert works(KERNELS["affine_f32"], device, assembler, (1 << 16,), turns=turns).steps == turns
+
+
+def test_the_main_loop_of_attention_is_the_one_over_keys(
+    device: SimulatedDevice, assembler: Assembler
+) -> None:
+    kernel = KERNELS["sdpa_decode"]
+    candidate = built(kernel, replace(kernel.baseline, splits=4, warps=8), device, assembler)
+    loop = candidate.binary.functions[0].code.loop
+    assert loop is not None
+    assert loop.mix.get("LDG", 0) + loop.mix.get("LDGSTS", 0) > 0
+
+
+def test_idle_blocks_of_a_split_do_not_stand_for_all(device: SimulatedDevice, assembler: Assembler) -> None:
+    """Of 4 splits x 16 warps of a row only the first split has units of a row of 4096."""
+    changes = {"warps": 16, "warps_per_row": 16, "splits": 4, "load_bytes": 4, "rows_per_warp": 1}
+    work = works(KERNELS["q4k_gemv"], device, assembler, (256, 4096), **changes)
+    assert float(work.read_bytes) >= 4096 // 256 * 144 / 4
+
+
+def test_times_are_of_a_cold_l2_and_the_warm_one_stands_beside(
+    device: SimulatedDevice, assembler: Assembler
+) -> None:
+    kernel = KERNELS["q4k_gemv"]
+    candidate = built(kernel, kernel.baseline, device, assembler)
+    problem = kernel.spec.problem(4096, 4096)
+    measured = device.measure(candidate, problem, None)
+    weights = 4096 * 4096 // 256 * 144
+    assert measured.bound_us == pytest.approx((weights + 4 * 4096) / 1008e3)
+    assert measured.time_us > measured.bound_us
+    assert measured.other_us["warm"] < measured.time_us

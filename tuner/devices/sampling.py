@@ -19,13 +19,15 @@ from emitters.target import WARP
 from tuner.cubin import Binary
 from tuner.devices.errors import CandidateFaultError
 from tuner.devices.simulation import launches, parsed
-from tuner.sass import MMA, NEVER, Code
+from tuner.sass import MMA, NEVER, Code, Loop
 from tuner.simulator import Counters, Launch, Memset, simulate
+from tuner.simulator.counters import Touched
 from tuner.work import Fill, PlanWork, Work
 
 SECTOR_BYTES = 32
 
 _MMA_NAME = re.compile(r"(w?)mma\.m(\d+)n(\d+)k(\d+)\.(\w+)")
+_WAIT = re.compile(r"cp\.async\.wait_group\s+(\d+)")
 _UNIT_OF = {"s8": "mma_s8", "u8": "mma_s8", "f16": "mma_f16", "bf16": "mma_f16"}
 _UNIT_SIZE = {"mma_s8": 16 * 8 * 32, "mma_f16": 16 * 8 * 16}
 _MEMORY = ("LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "LDL", "STL", "RED", "ATOMG", "LDC", "ULDC")
@@ -74,8 +76,11 @@ def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands
         else:
             function = binary.function(step.entry)
             shared = function.shared_bytes + step.shared_bytes
-            steps.append(work_of(step, next(counted), function.registers, shared, function.code))
-    return PlanWork(tuple(steps), float(sum(buffer.nbytes for buffer in buffers.values())))
+            depth = _groups_in_flight(emitted.ptx)
+            steps.append(work_of(step, next(counted), function.registers, shared, function.code, depth))
+    footprint = sum(buffer.nbytes for buffer in buffers.values())
+    read = sum(buffer.nbytes for name, buffer in buffers.items() if name not in scratch)
+    return PlanWork(tuple(steps), float(footprint), float(read))
 
 
 def operands_for(kernel: Kernel[Any], emitted: EmittedKernel, problem: Problem) -> Inputs:
@@ -93,13 +98,24 @@ def _data(kernel_id: str, problem: Problem) -> tuple[Inputs, dict[str, Any]]:
     return inputs, {o.name: np.zeros(o.shape_for(problem.sizes), o.dtype) for o in outputs}
 
 
-def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: int, code: Code) -> Work:
-    """Work of one launch from the counters of some of its blocks and the code of its entry."""
+def work_of(
+    launch: Launch, counters: Counters, registers: int, shared_bytes: int, code: Code, depth: int = 1
+) -> Work:
+    """Work of one launch from the counters of some of its blocks and the code of its entry.
+
+    Args:
+        launch: The launch.
+        counters: Of the blocks that ran.
+        registers: Of a thread.
+        shared_bytes: Static and dynamic, of a block.
+        code: Of the entry.
+        depth: Groups of asynchronous copies that a thread has in flight.
+    """
     a_block = 1.0 / counters.blocks
     threads = int(np.prod(launch.block))
     warps = -(-threads // WARP)
     mma = _mma_counts(counters.instructions)
-    steps = _steps(code, counters, mma.instructions, warps)
+    steps = iterations = _steps(code, counters, mma.instructions, warps)
     inside = {name: count * steps * warps for name, count in (code.loop.mix if code.loop else {}).items()}
     issued = float(sum(inside.values()))
     asynchronous = counters.instructions["cp.async"] > 0
@@ -107,10 +123,19 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
     phased = phased and code.loop is not None and code.loop.mix.get("BAR", 0) > 0
     computing = sum(inside.get(name, 0.0) for name in (*MMA, "LDSM", "LDS"))
     commits = counters.instructions["cp.async.commit"] * a_block / warps
-    # Loads go through L1, which serves what other warps of the block have fetched; cp.async of 16 bytes does
-    # not.
-    loads = counters.global_loads
-    read = counters.async_copies.sectors + min(loads.ideal, loads.sectors)
+    # Loads go through L1, which serves again what the block has fetched; cp.async of 16 bytes does not.
+    loads, touched = counters.global_loads, counters.touched
+    loaded = min(loads.ideal, loads.sectors) if touched is None else min(touched.sectors, loads.sectors)
+    read = counters.async_copies.sectors + loaded
+    free = not phased and not (code.loop and code.loop.mix.get("BAR", 0))
+    other = float(warps * _outside(code))
+    if free:  # What no warp comes to, as the ragged end of an array, is no part of its life.
+        other *= counters.visited
+        steps = max(steps, counters.turns * a_block / warps)
+    lookahead = max(commits - steps - 1, 1.0) if asynchronous else 1.0
+    if free and asynchronous:  # a group is what a warp waits for; the last ones are empty
+        steps, lookahead = max(commits - depth + 1, 1.0), float(depth)
+    own, outside = _own_cycles(code, steps, iterations, counters.visited)
     return Work(
         blocks=float(np.prod(launch.grid)),
         threads=float(threads),
@@ -123,7 +148,7 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
         instructions=computing if phased else issued,
         fill_instructions=issued - computing if phased else 0.0,
         alu_instructions=sum(count for name, count in inside.items() if name not in _NOT_INTEGER),
-        other_instructions=float(warps * _outside(code)),
+        other_instructions=other,
         shared_reads=(counters.shared_loads.wavefronts + counters.matrix_loads.wavefronts) * a_block,
         shared_writes=(counters.shared_stores.wavefronts + counters.async_writes.wavefronts) * a_block,
         scattered_sectors=max(loads.sectors - loads.ideal, 0) * a_block,
@@ -131,7 +156,12 @@ def work_of(launch: Launch, counters: Counters, registers: int, shared_bytes: in
         write_bytes=counters.global_stores.sectors * SECTOR_BYTES * a_block,
         atomic_bytes=counters.atomics.sectors * SECTOR_BYTES * a_block,
         phased=float(phased),
-        lookahead=max(commits - steps - 1, 1.0) if asynchronous else 1.0,
+        lookahead=lookahead,
+        free=float(free),
+        common_bytes=0.0 if touched is None else float(_common_sectors(touched, launch) * SECTOR_BYTES),
+        load_wavefronts=loads.ideal / 4 * a_block,
+        own_cycles=own,
+        outside_cycles=outside,
     )
 
 
@@ -144,6 +174,32 @@ def _steps(code: Code, counters: Counters, mma: float, warps: int) -> float:
         executed = float(counters.instructions["ld.global"] + counters.instructions["cp.async"])
         inside = code.loop.mix.get("LDG", 0) + code.loop.mix.get("LDGSTS", 0)
     return max(executed / counters.blocks / warps / inside, 1.0) if inside else 1.0
+
+
+def _own_cycles(code: Code, steps: float, iterations: float, visited: float) -> tuple[float, float]:
+    """Cycles of a warp's own instructions: in its whole life, and before and after its loop.
+
+    Where ptxas has unrolled all turns there is no loop, and a turn's share stands before the first loads.
+    """
+    if code.loop is None or not _has_loads(code.loop):
+        return code.stall_cycles * visited, code.stall_cycles * visited / steps
+    outside = (code.stall_cycles - code.loop.stall_cycles) * visited
+    return outside + code.loop.stall_cycles * iterations, outside
+
+
+def _common_sectors(touched: Touched, launch: Launch) -> int:
+    """What two blocks of the grid's first row both read by plain loads."""
+    row = [block for block in touched.blocks if block < launch.grid[0]]
+    return touched.common(row[:2]) if len(row) > 1 else 0
+
+
+def _groups_in_flight(ptx: str) -> int:
+    """The most groups of asynchronous copies that a thread has in flight: what waits leave, and the next."""
+    return max((int(left) for left in _WAIT.findall(ptx)), default=0) + 1
+
+
+def _has_loads(loop: Loop) -> bool:
+    return any(loop.mix.get(name, 0) for name in ("LDG", "LDGSTS"))
 
 
 def _outside(code: Code) -> int:
@@ -185,7 +241,12 @@ def _mma_counts(executed: Mapping[str, int]) -> _MmaCounts:
 
 
 def _middle(grid: tuple[int, int, int]) -> Sequence[int]:
-    """Linear numbers of the blocks to run: the middle of the first, the middle and the last layer of z."""
+    """Linear numbers of the blocks to run: the middle of the first, the middle and the last layer of z.
+
+    In a grid of one layer blocks far from each other are run, two of a row: what those two read, all do.
+    """
     x, y, z = grid
+    if z == 1:
+        return sorted({x * row + column for row in (0, y // 2) for column in (x // 4, x // 2)})
     layer = x * y
     return sorted({layer * number + layer // 2 for number in (0, z // 2, z - 1)})

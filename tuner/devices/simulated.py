@@ -16,6 +16,7 @@ from tuner.cost_model import Prediction, bound_us, predict
 from tuner.cubin import Binary
 from tuner.devices.device import Candidate, DeviceError
 from tuner.devices.sampling import operands_for, plan_work
+from tuner.work import PlanWork
 
 
 class SimulatedDevice:
@@ -46,22 +47,22 @@ class SimulatedDevice:
         return Verdict(0, tuple(str(edge) for edge in edges), where="simulator")
 
     def predict(self, candidate: Candidate, problem: Problem) -> Prediction:
-        """Predicted time and what it is made of.
+        """Predicted time with a cold L2, and what it is made of.
 
         Raises:
             CandidateFaultError: A sampled block of the real problem faulted.
         """
-        kernel = kernel_named(candidate.kernel)
-        operands = operands_for(kernel, candidate.emitted, problem)
-        return predict(plan_work(candidate.emitted, candidate.binary, problem, operands), self.target)
+        return predict(_work(candidate, problem), self.target, cold=True)
 
     def measure(self, candidate: Candidate, problem: Problem, best_us: float | None) -> Measurement:
-        """The prediction, as a measurement that says it is one.
+        """The prediction for a cold L2, as a GPU is timed, as a measurement that says it is one; beside it
+        that for a warm one.
 
         Raises:
             CandidateFaultError: A sampled block of the real problem faulted.
         """
-        prediction = self.predict(candidate, problem)
+        work = _work(candidate, problem)
+        prediction = predict(work, self.target, cold=True)
         time_us = float(prediction.time_us)
         gpu = self.target.gpu
         return Measurement(
@@ -69,6 +70,7 @@ class SimulatedDevice:
             source=self.source,
             times_us=(time_us,),
             policy=self.policy,
+            other_us={"warm": float(predict(work, self.target).time_us)},
             bound_us=self.bound_us(kernel_named(candidate.kernel), problem),
             breakdown_us={name: float(value) for name, value in prediction.breakdown_us.items()},
             clock_mhz=gpu.clock_mhz.value if gpu else None,
@@ -81,12 +83,17 @@ class SimulatedDevice:
         )
 
     def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        """The physical bound of the problem on this GPU with a warm L2, microseconds."""
+        """The physical bound of the problem on this GPU, microseconds: what is read comes from DRAM."""
         assert self.target.gpu is not None
-        return bound_us(kernel.demand(problem), self.target.gpu)
+        return bound_us(kernel.demand(problem), self.target.gpu, cold=True)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _work(candidate: Candidate, problem: Problem) -> PlanWork:
+    operands = operands_for(kernel_named(candidate.kernel), candidate.emitted, problem)
+    return plan_work(candidate.emitted, candidate.binary, problem, operands)
 
 
 def _loop_figures(binary: Binary) -> dict[str, float]:
