@@ -1,17 +1,18 @@
 """Tunes the published shapes on a GPU against its libraries, and writes what it measured.
 
-    python benchmarks/gpu.py                    # six forward shapes in 8 minutes, into benchmarks/measured/
+    python benchmarks/gpu.py                    # six shapes in 8 minutes, into benchmarks/measured/GPU/
     python benchmarks/gpu.py --minutes 2 --shape 4096x3456x1280
 
 A shape gets an equal share of the time: trials as they come, then the finalists interleaved, then the
-baselines under the same policy. Rows, history and table are kept under the GPU's name.
+baselines under the same policy. Rows, history and table are kept under the GPU's name. A shape that fails is
+a line of the table, and the next one goes on.
 """
 
 import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +25,10 @@ from search_spaces import space_for
 from tuner.baselines import BaselineTime, time_baselines
 from tuner.devices.cuda import CudaDevice, CudaDevices, open_cuda
 from tuner.devices.device import DeviceError
+from tuner.devices.errors import CandidateError
 from tuner.finals import final_of
 from tuner.library_calls import Libraries
+from tuner.pipeline import HaltedError
 from tuner.ptxas import Assembler
 from tuner.study import Tuning
 from tuner.task import Request, Task
@@ -40,7 +43,7 @@ SHAPES = (
     "16384x1280x1280",
 )
 FIRST_TRIALS = 24  # from which the speed of the search is taken
-RESERVED_S = 15.0  # of a shape's share, for finalists and baselines
+RESERVED_S = 20.0  # of a shape's share, for finalists and baselines
 SEED = 1
 
 OpenDevice = Callable[[], CudaDevice | CudaDevices]
@@ -132,12 +135,13 @@ def _measured(row: Trial) -> Measurement:
     return row.measurement
 
 
-def table_of(results: Sequence[ShapeResult], gpu: str, driver: str) -> str:
-    """The results as Markdown."""
+def table_of(results: Sequence[ShapeResult], failed: Mapping[str, str], gpu: str, driver: str) -> str:
+    """The results as Markdown, and why the other shapes have none."""
     lines = [
         f"# {KERNEL} on {gpu}",
         "",
-        f"Measured {datetime.now(UTC):%Y-%m-%d}, driver {driver}, cold L2, CUDA events (docs/timing.md). "
+        f"Measured {datetime.now(UTC):%Y-%m-%d}, driver {driver}, ptxas {Assembler().version}, cold L2, CUDA "
+        "events (docs/timing.md). "
         "TOPS count 2mnk operations. A ratio above 1 means that the tuned kernel is faster.",
         "",
         "| shape | trials | hand-written us | tuned us | TOPS | tie | SM MHz | baseline | us | ratio |",
@@ -162,6 +166,7 @@ def table_of(results: Sequence[ShapeResult], gpu: str, driver: str) -> str:
                     f"{head}| {baseline.name} | {theirs:.1f} | {theirs / result.final.time_us:.2f} |"
                 )
             head = "| | | | | | | "
+    lines += [f"| {shape} | failed: {message} | | | | | | | | |" for shape, message in failed.items()]
     lines += ["", "Chosen schedules:", ""]
     for result in results:
         schedule = " ".join(f"{name}={value}" for name, value in result.best.schedule.items())
@@ -206,14 +211,20 @@ def bench(
     place = out / gpu.lower().replace(" ", "-")
     place.mkdir(parents=True, exist_ok=True)
     results: list[ShapeResult] = []
+    failed: dict[str, str] = {}
     ends_at = time.monotonic() + seconds
     for number, shape in enumerate(shapes):
         share = (ends_at - time.monotonic()) / (len(shapes) - number)
-        results.append(tune_shape(open_device, shape, place, share, workers, libraries))
-        best = results[-1]
-        print(f"{shape}: {best.final.time_us:.1f} us after {len(best.rows)} trials", flush=True)
+        try:
+            results.append(tune_shape(open_device, shape, place, share, workers, libraries))
+        except (CandidateError, DeviceError, HaltedError) as error:
+            failed[shape] = str(error)
+            print(f"{shape}: {error}", flush=True)
+        else:
+            best = results[-1]
+            print(f"{shape}: {best.final.time_us:.1f} us after {len(best.rows)} trials", flush=True)
         # Written after each shape: an abort keeps what is done.
-        (place / "table.md").write_text(table_of(results, gpu, driver))
+        (place / "table.md").write_text(table_of(results, failed, gpu, driver))
         write_history(results, place / "history.csv")
     return place
 
@@ -223,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--minutes", type=float, default=7.5, help="the last shape may overrun a little")
     parser.add_argument("--shape", action="append", help="MxNxK; may be repeated")
     parser.add_argument("--device", default="", help="what follows cuda: N or all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "measured")

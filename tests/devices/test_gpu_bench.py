@@ -58,6 +58,28 @@ def test_the_bench_writes_table_history_and_rows(tmp_path: Path, monkeypatch: py
         assert len(store.trials()) == 10
 
 
+@pytest.mark.slow
+def test_a_shape_that_fails_is_a_line_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's buffers do not fit on this GPU."""
+    bench = load_bench()
+    monkeypatch.setattr(bench, "FIRST_TRIALS", 3)
+    small = StandInGpu(noise=0.002, l2_bytes=1 << 16, memory_bytes=9 << 20)
+    place = bench.bench(
+        lambda: TaggingDevice(OpenStandIn(small), POLICY),
+        ["2048x512x64", "48x64x64"],
+        seconds=0.0,
+        out=tmp_path,
+        workers=1,
+        libraries=FakeLibraries(missing=("torch", "cublas")),
+    )
+    table = (place / "table.md").read_text()
+    assert "| 2048x512x64 | failed: no trial of 2048x512x64 has a time; the last says: " in table
+    assert "needs 4" in table
+    assert "| 48x64x64 | 3 |" in table
+
+
 def test_the_bench_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("cupy") is not None:
         pytest.skip("CuPy is installed")
