@@ -170,6 +170,8 @@ def test_kernels_and_space(capsys: pytest.CaptureFixture[str]) -> None:
     listed = {entry["kernel"]: entry for entry in json_of(capsys, "kernels")}
     assert {"toy", "ternary_gemm_s8", "gemm_s8"} <= listed.keys()
     assert listed["toy"]["schedules on sm_89"] == 168
+    assert listed["toy"]["usual problems"] == ["1048576", "65536"]
+    assert "4096x4096, 14336x4096, 4096x14336, 1024x4096" in said_by(capsys, "kernels")
     assert "168 valid schedules" in said_by(capsys, "space", "--kernel", "toy")
     assert "a block does at most 2048" in said_by(capsys, "space", "--kernel", "toy", "--constraints")
     space = json_of(capsys, "space", "--kernel", "toy", "--arch", "sm_90")

@@ -22,7 +22,8 @@ DEFAULT_ARCH = "sm_89"
 
 
 def kernels(arch: ArchName = None, as_json: AsJson = False) -> None:
-    """List the kernels, what they compute, and how many schedules of each are valid."""
+    """List the kernels: what they compute, the problems they are usually tuned for (the first by default), and
+    how many schedules of each are valid."""
     from emitters import KERNELS
     from emitters.target import Target
     from search_spaces import space_for
@@ -36,6 +37,7 @@ def kernels(arch: ArchName = None, as_json: AsJson = False) -> None:
             "computes": kernel.spec.computes,
             "sizes": "x".join(kernel.spec.sizes),
             "default": str(kernel.default_problem),
+            "usual problems": [str(problem) for problem in kernel.usual_problems],
             f"schedules on {target.arch.name}": len(space_for(kernel.id, target)),
         }
         for kernel in KERNELS.values()
@@ -43,7 +45,8 @@ def kernels(arch: ArchName = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(listed)
     else:
-        print_table(list(listed[0]), [[_joined(cell) for cell in row.values()] for row in listed])
+        columns = [name for name in listed[0] if name != "default"]  # the first of the usual ones
+        print_table(columns, [[_joined(row[name]) for name in columns] for row in listed])
 
 
 def space(
