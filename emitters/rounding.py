@@ -28,8 +28,8 @@ RCP_ERROR = 1.5 * ULP
 9.7.3.13), and half an ulp, as for `EX2_ERROR`."""
 
 RSQRT_ERROR = 2.0**-22.9
-"""Relative error of `rsqrt.approx.f32` over all positive finite inputs (PTX ISA, rsqrt, "maximum relative
-error")."""
+"""Relative error of `rsqrt.approx.f32`: the maximum over the entire positive finite range, which the PTX ISA
+gives in the section "Floating Point Instructions: rsqrt" below its table of special values."""
 
 MMA_K = 16
 """Products that one m16n8k16 (or wmma k16) adds to its accumulator."""
