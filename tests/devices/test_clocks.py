@@ -1,11 +1,15 @@
 """NVML's answers, and what remains where it has none."""
 
+import importlib
+import inspect
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuda_standin import StandInGpu, stand_in
+from cuda_standin import StandInGpu, StandInNvml, stand_in
 
+from tuner.devices import clocks
 from tuner.devices.clocks import Clocks, ClockSample, ClockSummary, open_clocks
 
 
@@ -57,16 +61,16 @@ def test_what_a_gpu_does_not_answer_is_none() -> None:
         nvmlDeviceGetTotalEnergyConsumption=not_supported,
         nvmlSystemGetDriverVersion=lambda: b"535.104.05",
     )
-    clocks = Clocks(nvml, "0000:00:00.0")
-    assert clocks.sample() == ClockSample(None, None, 40, ())
-    assert (clocks.energy_mj(), clocks.max_sm_mhz(), clocks.driver_version) == (None, None, "535.104.05")
+    slice_ = Clocks(nvml, "0000:00:00.0")
+    assert slice_.sample() == ClockSample(None, None, 40, ())
+    assert (slice_.energy_mj(), slice_.max_sm_mhz(), slice_.driver_version) == (None, None, "535.104.05")
 
 
 def test_an_unknown_gpu_and_no_nvml_answer_nothing() -> None:
     nvml = SimpleNamespace(NVMLError=FakeNvmlError, nvmlDeviceGetHandleByPciBusId=not_supported)
-    for clocks in (Clocks(nvml, "0000:FF:00.0"), Clocks(None, "0000:00:00.0")):
-        assert clocks.sample() == ClockSample()
-        assert (clocks.energy_mj(), clocks.max_sm_mhz()) == (None, None)
+    for unknown in (Clocks(nvml, "0000:FF:00.0"), Clocks(None, "0000:00:00.0")):
+        assert unknown.sample() == ClockSample()
+        assert (unknown.energy_mj(), unknown.max_sm_mhz()) == (None, None)
 
 
 def test_an_older_nvml_has_another_name_for_reasons() -> None:
@@ -78,6 +82,29 @@ def test_an_older_nvml_has_another_name_for_reasons() -> None:
         nvmlDeviceGetTemperature=lambda handle, sensor: 40,
     )
     assert Clocks(nvml, "").sample() == ClockSample(1410, 1593, 40, ("sw_power_cap",))
+
+
+@pytest.mark.skipif(find_spec("pynvml") is None, reason="nvidia-ml-py is not installed")
+def test_installed_nvml_takes_the_same_calls_and_has_the_same_numbers() -> None:
+    module: Any = importlib.import_module("pynvml")
+    for name, function in vars(StandInNvml).items():
+        if name.startswith("nvml"):
+            ours = list(inspect.signature(function).parameters)[1:]
+            assert list(inspect.signature(getattr(module, name)).parameters) == ours, name
+    assert (module.NVML_CLOCK_SM, module.NVML_CLOCK_MEM) == (1, 2)
+    assert module.NVML_TEMPERATURE_GPU == 0
+    numbers = {
+        "SwPowerCap": "sw_power_cap",
+        "HwSlowdown": "hw_slowdown",
+        "SwThermalSlowdown": "sw_thermal_slowdown",
+        "HwThermalSlowdown": "hw_thermal_slowdown",
+        "HwPowerBrakeSlowdown": "hw_power_brake_slowdown",
+        "BoardLimit": "board_limit",
+        "Reliability": "reliability",
+    }
+    assert {
+        getattr(module, f"nvmlClocksThrottleReason{name}"): word for name, word in numbers.items()
+    } == clocks._THROTTLING
 
 
 def test_nvml_of_this_machine_can_be_asked() -> None:

@@ -443,6 +443,16 @@ def test_every_known_arch_has_figures(device: CudaDevice) -> None:
         assert figures.mma_s8_cycles.value > 0
 
 
+def test_a_driver_without_clocks_leaves_those_of_nvml_or_of_the_table(device: CudaDevice) -> None:
+    """Integrated GPUs tell no memory clock, and CUDA may tell none at all."""
+    facts = replace(device.opened.facts, clock_khz=0, memory_clock_khz=0)
+    by_nvml = gpu_of(replace(device.opened, facts=facts, max_sm_mhz=1980.0), ARCHS["sm_90"])
+    assert (by_nvml.clock_mhz.value, by_nvml.max_clock_mhz.value) == (1980, 1980)
+    untold = gpu_of(replace(device.opened, facts=facts, max_sm_mhz=0.0), ARCHS["sm_90"])
+    assert untold.clock_mhz in {gpu.clock_mhz for gpu in GPUS.values()}
+    assert untold.dram_gb_s in {gpu.dram_gb_s for gpu in GPUS.values()}
+
+
 def test_a_gpu_of_the_table_lends_its_own_rates(device: CudaDevice) -> None:
     named = replace(device.opened, facts=replace(device.opened.facts, name="NVIDIA L4"))
     assert gpu_of(named, ARCHS["sm_89"]).mma_f16_cycles == GPUS["l4"].mma_f16_cycles

@@ -85,6 +85,15 @@ def test_installed_cupy_has_the_same_numbers() -> None:
     assert numbers == cuda.ATTRIBUTES
 
 
+@pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
+def test_installed_cupy_puts_the_number_of_an_error_in_its_status() -> None:
+    """Of the runtime's; the driver's cannot be made without a driver (tests/gpu/test_faults.py has them)."""
+    module: Any = importlib.import_module("cupy.cuda")
+    raised = module.runtime.CUDARuntimeError(700)
+    assert raised.status == 700
+    assert isinstance(raised, cupy_apis().errors)
+
+
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 def test_without_cupy_the_device_says_what_to_do() -> None:
     with pytest.raises(DeviceError, match=r"needs CuPy.*`tune doctor` says which extra to install"):

@@ -32,13 +32,17 @@ def gpu_of(opened: Opened, arch: Arch) -> Gpu:
     by_driver = f"CUDA driver, {facts.name}"
     # Two transfers a clock, as the driver counts the clock of every DRAM type.
     dram_gb_s = 2 * facts.memory_clock_khz * 1e3 * facts.memory_bus_bits / 8 / 1e9
+    # A driver that tells no clock (integrated GPUs) leaves NVML's, else the relative's.
+    clock_mhz = facts.clock_khz / 1e3 or opened.max_sm_mhz
     return replace(
         relative,
         name=facts.name,
         arch=arch.name,
         sms=Figure(facts.sms, by_driver),
-        clock_mhz=Figure(facts.clock_khz / 1e3, by_driver),
-        max_clock_mhz=Figure(max(opened.max_sm_mhz, facts.clock_khz / 1e3), f"NVML or {by_driver}"),
+        clock_mhz=Figure(clock_mhz, by_driver) if clock_mhz else relative.clock_mhz,
+        max_clock_mhz=Figure(max(opened.max_sm_mhz, clock_mhz), f"NVML or {by_driver}")
+        if clock_mhz
+        else relative.max_clock_mhz,
         l2_bytes=Figure(facts.l2_bytes, by_driver),
         dram_gb_s=Figure(dram_gb_s, by_driver) if dram_gb_s else relative.dram_gb_s,
     )
