@@ -115,8 +115,10 @@ def test_prints_do_not_garble_answers(worker: Worker) -> None:
     ],
 )
 def test_garbage_on_the_channel_is_a_crash(worker: Worker, payload: bytes) -> None:
+    pid, _ = worker.run(WhichJob())
     with pytest.raises(CandidateCrashError, match="sent garbage while beginning"):
         worker.run(WriteToChannel(payload))
+    assert not is_alive(pid)
     assert unharmed(worker)
     assert worker.spawned == 2
 
