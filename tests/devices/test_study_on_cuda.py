@@ -115,6 +115,16 @@ def test_energy_can_be_what_is_sought(tmp_path: Path) -> None:
     assert ranking.best.figure == min(value for value in told if value)
 
 
+def test_a_gpu_that_is_faster_than_its_bound_has_no_best(tmp_path: Path) -> None:
+    """Events that count nothing, say: every time is refused, however often it was measured."""
+    device = TaggingDevice(OpenStandIn(StandInGpu(launch_us=1e-4, miss_us_per_mib=0.0)), POLICY)
+    request = Request(trials=2, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)
+    tuning = Tuning(task_on(device), request, Silent())
+    assert tuning.run() is Ending.COMPLETE
+    assert {row.outcome for row in tuning.rows} == {Outcome.REFUSED}
+    assert all("must not lie below the physical bound" in row.message for row in tuning.rows)
+
+
 def test_energy_that_is_not_counted_ends_the_run(tmp_path: Path) -> None:
     device = TaggingDevice(OpenStandIn(StandInGpu(has_nvml=False)), replace(POLICY, energy_s=0.05))
     request = Request(trials=3, out=tmp_path, assembler=Assembler(), sampler="random", seed=1)

@@ -31,7 +31,8 @@ class TimingPolicy:
         warmup_ms: Work queued before the first repeat, so that clocks have risen.
         group_us: Work between two events, at least, unless `most_calls` or `most_set_bytes` end it.
         most_calls: Calls in a group.
-        most_set_bytes: Memory for the buffers of a group, at most; and at most a quarter of what is free.
+        most_set_bytes: Memory for the buffers of a group, at most; and all groups that are timed together
+            take at most half of what is free.
         flush_factor: Size of what is overwritten before a cold group, in sizes of L2. More than 1 because
             replacement is not strictly by age; its duration also hides the queueing of the group.
         energy_s: Least time over which energy is counted; 0 for no energy.
@@ -112,7 +113,7 @@ class Stopwatch:
         self._policy = policy
         self._flush_bytes = math.ceil(policy.flush_factor * l2_bytes)
         self._flush_at = driver.allocate(self._flush_bytes)
-        self._set_bytes = min(policy.most_set_bytes, driver.free_bytes() // 4)
+        self._free_bytes = driver.free_bytes()
         self._events: list[tuple[int, int]] = []
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ class Stopwatch:
         groups: list[_Group] = []
         try:
             for work in works:
-                calls = self._calls_for(work)
+                calls = self._calls_for(work, len(works))
                 groups.append(_Group(self._driver, [work.call_on(i) for i in range(calls)], work.as_graph))
             for group in groups:
                 self._warm_up(group)
@@ -197,15 +198,16 @@ class Stopwatch:
                 group.close()
         return times, ClockSummary.of(samples)
 
-    def _calls_for(self, work: Work) -> int:
-        """Calls in a group, from a first rough time."""
+    def _calls_for(self, work: Work, works: int = 1) -> int:
+        """Calls in a group, from a first rough time; `works` share the memory."""
         policy = self._policy
         call = work.call_on(0)
         rough = _Group(self._driver, [call] * 3, as_graph=False)
         call()
         rough_us = min(self._repeats(rough, 2, call, []))
         wanted = math.ceil(policy.group_us / max(rough_us, 0.1))
-        fitting = self._set_bytes // max(1, work.bytes_per_set)
+        room = min(policy.most_set_bytes, self._free_bytes // (2 * works))
+        fitting = room // max(1, work.bytes_per_set)
         return max(1, min(wanted, policy.most_calls, fitting))
 
     def _warm_up(self, group: "_Group") -> None:
