@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import re
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from cuda_standin import StandInGpu, StandInNvml, stand_in
 
 from tuner.devices import clocks
 from tuner.devices.clocks import Clocks, ClockSample, ClockSummary, open_clocks
+from tuner.devices.cupy_api import DriverApi, RuntimeApi
 
 
 class FakeNvmlError(Exception):
@@ -105,6 +108,24 @@ def test_installed_nvml_takes_the_same_calls_and_has_the_same_numbers() -> None:
     assert {
         getattr(module, f"nvmlClocksThrottleReason{name}"): word for name, word in numbers.items()
     } == clocks._THROTTLING
+
+
+def test_nothing_about_a_gpu_is_set() -> None:
+    """NVML is asked and never told; of CUDA's setters only those of a process and of a function are used."""
+    asked = {
+        name
+        for path in Path(clocks.__file__).parent.glob("*.py")
+        for name in re.findall(r"\bnvml[A-Z]\w*", path.read_text())
+    }
+    assert len(asked) >= 8
+    harmless = r"nvmlInit$|nvml(Device|System)Get|nvml\w+_t$|nvmlClocksEventReasons$"
+    assert all(re.match(harmless, name) for name in asked)
+    calls = {name for api in (DriverApi, RuntimeApi) for name in vars(api)}
+    assert {name for name in calls if re.search("set(?!s)", name, re.I)} == {
+        "setDevice",
+        "funcSetAttribute",
+        "memsetAsync",
+    }
 
 
 def test_nvml_of_this_machine_can_be_asked() -> None:

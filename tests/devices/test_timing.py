@@ -7,6 +7,7 @@ DOI 10.5281/zenodo.15364124), with all the drift and throttling of the boards th
 import gzip
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -29,7 +30,7 @@ from tuner.devices.timing import (
     rounds_needed,
 )
 
-RECORDED = Path(__file__).parents[2].parent / "shared" / "replay"
+RECORDED = Path(os.environ.get("REPLAY_SPACES", Path(__file__).parents[3] / "shared" / "replay"))
 Source = Callable[[int], NDArray[np.float64]]
 TRUE_US = 100.0
 
