@@ -16,7 +16,8 @@ from emitters.fragments.opening import f32, open_module, parameters
 from emitters.fragments.reduction import lane_maxima, lane_sums
 from emitters.fragments.strided import strided_in_registers, strided_through_ring
 from emitters.kernel import EmitError, EmittedKernel, Kernel, schedule_values
-from emitters.ptx import F32, R32, R64, Entry, Module, Pred, SharedLayout, at
+from emitters.ptx import F32, R32, R64, Entry, Pred, SharedLayout, at
+from emitters.sdpa_combine import COMBINE, COMBINE_THREADS, emit_combine, merged
 from emitters.sdpa_schedule import (
     MOST_D,
     SPEC,
@@ -30,8 +31,6 @@ from emitters.sdpa_schedule import (
 from emitters.target import WARP, Target
 from results.plan import KernelStep, LaunchPlan, Step
 
-COMBINE = f"{SPEC.id}_combine"
-COMBINE_THREADS = MOST_D
 LOG2_E = math.log2(math.e)
 LOWEST = -3.0e38  # the running maximum before the first key; finite, so that no difference is NaN
 
@@ -59,7 +58,7 @@ def emit(schedule: SdpaSchedule, target: Target) -> EmittedKernel:
     if split:
         combined = ("out", "workspace", "n_head", "d")
         steps.append(KernelStep(COMBINE, ("n_head", "1", "1"), (COMBINE_THREADS, 1, 1), 0, combined))
-        _emit_combine(module, schedule.splits, combined)
+        emit_combine(module, schedule.splits, combined)
     workspace = f"{4 * schedule.splits} * n_head * (d + 2)" if split else "0"
     plan = LaunchPlan(tuple(steps), workspace)
     return EmittedKernel(SPEC.id, target.arch.name, schedule_values(schedule), module.text(), plan)
@@ -341,7 +340,7 @@ class _Body:
                 )
                 for warp in range(schedule.warps)
             ]
-            largest, weight, total = _merged(ptx, maxima, shares)
+            largest, weight, total = merged(ptx, maxima, shares)
             if schedule.splits == 1:
                 self._store_output(out, head, element, weight, total)
             else:
@@ -367,50 +366,6 @@ class _Body:
         first = ptx.p("setp.eq.u32", element, 0)
         pair = ptx.rd("mad.wide.u32", row, 8, tail)
         store_floats(ptx, "st.global", at(pair), (largest, weight), guard=first)
-
-
-def _merged(ptx: Entry, maxima: Sequence[F32], shares: Sequence[tuple[F32, F32]]) -> tuple[F32, F32, F32]:
-    """The largest maximum, and the sums of weights and of values relative to it."""
-    largest = maxima[0]
-    for one in maxima[1:]:
-        largest = ptx.f("max.f32", largest, one)
-    weight, total = ptx.f("mov.f32", f32(0.0)), ptx.f("mov.f32", f32(0.0))
-    for maximum, (share, value) in zip(maxima, shares, strict=True):
-        power = ptx.f("ex2.approx.f32", ptx.f("sub.rn.f32", maximum, largest))
-        weight = ptx.f("fma.rn.f32", power, share, weight)
-        total = ptx.f("fma.rn.f32", power, value, total)
-    return largest, weight, total
-
-
-def _emit_combine(module: Module, splits: int, arguments: Sequence[str]) -> None:
-    """The second launch of a plan with splits: merge a head's rows of the workspace."""
-    ptx = module.entry(COMBINE, parameters(SPEC, arguments), COMBINE_THREADS)
-    ptx.phase("merge the splits of a head")
-    d, n_head = ptx.size("d"), ptx.size("n_head")
-    head, element = ptx.r("mov.u32", "%ctaid.x"), ptx.r("mov.u32", "%tid.x")
-    done = ptx.new_label("done")
-    ptx.branch(done, guard=ptx.p("setp.ge.u32", element, d))
-    workspace = ptx.pointer("workspace")
-    rows = ptx.r("mul.lo.u32", n_head, splits)
-    tail = ptx.rd("mad.wide.u32", ptx.r("mul.lo.u32", rows, d), 4, workspace)
-    first_row = ptx.r("mul.lo.u32", head, splits)
-    pairs = ptx.rd("mad.wide.u32", first_row, 8, tail)
-    index = ptx.r("mad.lo.u32", first_row, d, element)
-    address = ptx.rd("mad.wide.u32", index, 4, workspace)
-    row_bytes = ptx.rd("mul.wide.u32", d, 4)
-    maxima, shares = [], []
-    for split in range(splits):
-        if split:
-            address = ptx.rd("add.u64", address, row_bytes)
-        maximum, weight = load_floats(ptx, "ld.global", at(pairs, 8 * split), 2)
-        maxima.append(maximum)
-        shares.append((weight, ptx.f("ld.global.f32", at(address))))
-    _, weight, total = _merged(ptx, maxima, shares)
-    result = ptx.f("mul.rn.f32", total, ptx.f("rcp.approx.f32", weight))
-    out = ptx.rd("mad.wide.u32", ptx.r("mad.lo.u32", head, d, element), 4, ptx.pointer("out"))
-    ptx.op("st.global.f32", at(out), result)
-    ptx.place(done)
-    ptx.op("ret")
 
 
 SDPA_DECODE = Kernel(

@@ -1,6 +1,6 @@
 """Schedules of `q4k_soa_wmma`."""
 
-from emitters.q4k_soa_wmma import Q4KSoaSchedule
+from emitters.q4k_soa_schedule import Q4KSoaSchedule
 from emitters.quants import BLOCK
 from emitters.target import Target
 from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints

@@ -1,6 +1,6 @@
 """Schedules of `q6k_soa_gemv`."""
 
-from emitters.q6k_gemv import Q6KGemvSchedule
+from emitters.q6k_gemv_schedule import Q6KGemvSchedule
 from emitters.target import Target
 from search_spaces.gemv import WALK_PARAMETERS, registers_fit, walk_constraints
 from search_spaces.space import Constraint, Parameter, Space
