@@ -45,3 +45,5 @@ def test_baselines_that_are_installed_have_times(gpu: CudaDevice) -> None:
     assert [time.name for time in times] == [baseline.name for baseline in BASELINES[GEMM.id]]
     for time in times:
         assert time.measurement is not None or "does not" in time.reason, time
+        if time.measurement is not None and time.name.startswith("cuBLAS"):
+            assert time.measurement.details["launch"] == "graph"
