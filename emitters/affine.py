@@ -98,9 +98,13 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 
 
 def edge_problems(schedule: AffineSchedule) -> tuple[Problem, ...]:
-    """One element; a ragged vector; a block less one, one more, and one with a turn half empty."""
+    """One element; a ragged vector; two blocks; one more than a block; a turn half empty.
+
+    And a block less up to a vector: each remainder meets the guards of other threads' elements.
+    """
     block, turn = schedule.elements_per_block, schedule.elements_per_turn
-    sizes = (1, schedule.vector + 1, max(1, block - 1), block + 1, block + turn // 2 + 3)
+    short = [max(1, block - missing) for missing in range(1, schedule.vector + 1)]
+    sizes = (1, schedule.vector + 1, *short, block + 1, block + turn // 2 + 3, 2 * block)
     return tuple(SPEC.problem(n) for n in dict.fromkeys(sizes))
 
 

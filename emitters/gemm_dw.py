@@ -112,8 +112,8 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
     """Small problems that reach every guard, at the very values where it turns.
 
     As for the forward kernel (`emitters.gemm_problems.edge_problems`), but that M ends at sixteens and the
-    reduction anywhere: one row, one less than whole k-steps, ends at the first row of chunks that a thread
-    copies, or at any row of the patches that it transposes.
+    reduction anywhere: one row, one less than whole k-steps, ends at the first row of each copy that a thread
+    makes, or at any row of the patches that it transposes, each of which has a guard of its own.
     """
     s, geometry = schedule, DwGeometry(schedule)
     shapes = [
@@ -123,12 +123,12 @@ def _edge_problems(schedule: DwSchedule) -> tuple[Problem, ...]:
         (s.tile_m, s.tile_n, depth(s, s.stages + 2, 1)),
     ]
     rows = [depth(s, whole, s.tile_k // 2 + 1) for whole in range(2, s.stages)]
-    eighth = s.tile_k // 8
     if s.transpose == "copy":
-        rows += [number * eighth + number for number in range(1, 9)]
+        patch = max(geometry.patch_rows(across) for across in (s.tile_m, s.tile_n))
+        rows += [end + patch * (end % (s.tile_k // patch)) for end in range(1, patch + 1)]
     else:
-        chunk = max(geometry.threads * s.copy_bytes // max(s.tile_m, s.tile_n), eighth)
-        rows += range(chunk, s.tile_k + 1, chunk)
+        copied = geometry.threads * s.copy_bytes // max(s.tile_m, s.tile_n)
+        rows += range(copied, s.tile_k + 1, copied)
     across = [range(32, share + 1, 16) for share in (geometry.warp_m, geometry.warp_n)]
     for number, length in enumerate(rows):
         m, n = (sizes[number % len(sizes)] if sizes else 16 for sizes in across)

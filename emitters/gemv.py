@@ -130,8 +130,9 @@ class RowWalk:
     def edge_problems(
         self, spec: KernelSpec, unit: int, stages: int, least: int = 0, fewest_rows: int = 1
     ) -> tuple[Problem, ...]:
-        """Small problems that reach every guard: ragged rows, idle walkers, an end at every stage of the
-        first turns, a wrapped ring, and a second block of the combine launch.
+        """Small problems that reach every guard: rows that end at each of a warp's, idle walkers, an end at
+        every stage of the first turns, a wrapped ring for all rows of a warp, and a second block of the
+        combine launch.
 
         Args:
             spec: The kernel.
@@ -147,9 +148,12 @@ class RowWalk:
             (rows + 1, unit + least),
             (2 * rows - 3, 2 * unit),
             (max(3, self.rows_per_warp), unit * max(1, self.walkers - 1) + least),
-            (2, unit * deep - (unit - least if least else 0)),
-            *((1, unit * (turn * self.walkers + 1)) for turn in range(1, stages + 1)),
+            (max(2, self.rows_per_warp), unit * deep - (unit - least if least else 0)),
+            *((1, unit * turn * self.walkers + (least or unit)) for turn in range(1, stages + 1)),
         ]
+        if self.rows_per_warp < MANY_ROWS:
+            ends = {n_out % self.rows_per_warp for n_out, _ in shapes}
+            shapes += [(n_out, unit) for n_out in range(2, self.rows_per_warp) if n_out not in ends]
         if self.splits > 1:
             shapes.append((COMBINE_THREADS + 1, unit))
         checked = dict.fromkeys((max(fewest_rows, n_out), n_in) for n_out, n_in in shapes)

@@ -353,7 +353,9 @@ def test_reasons() -> None:
     ],
 )
 def test_reason_of_a_statement(lines: list[str], operator: str, after: str, why: str | None) -> None:
-    text = "\n".join(["    .reg .b32 %r<64>;", *lines, "st.global.b32 [%rd0], %r1;"])
+    text = "\n".join(
+        [".visible .entry gemm_s8(", "    .reg .b32 %r<64>;", *lines, "st.global.b32 [%rd0], %r1;"]
+    )
     kernel = dataclasses.replace(EMITTED, ptx=text)
     mutant = next(m for m in OPERATORS[operator](Source.of(text)) if m.after == after)
     found = reason(Context(kernel, GEMM_S8.spec), mutant)

@@ -1,4 +1,4 @@
-"""Which bits of each 32-bit register can matter to anything that a kernel does: an over-approximation.
+"""Which bits of each register of up to 32 bits can matter to anything a kernel does: an over-approximation.
 
 A bit matters if it can change an address, a comparison, a stored byte, or a bit that matters. All uses of a
 register count, whatever the order in which they run.
@@ -8,17 +8,32 @@ import re
 from collections.abc import Callable
 
 from tuner.mutation.source import Source, Statement
+from tuner.mutation.values import Values
 
 ALL = 0xFFFFFFFF
-_REGISTER = re.compile(r"%r\d+")
+_REGISTER = re.compile(r"%[rfh]\d+")
+_NO_TARGET = ("st", "red", "cp.", "bra", "bar", "wmma.store", "prefetch")
+_PURE = (
+    "mov", "add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "div", "rem", "and", "or", "xor",
+    "not", "shl", "shr", "shf", "bfe", "bfi", "prmt", "lop3", "selp", "cvt", "ex2", "lg2", "rcp", "rsqrt",
+    "sqrt", "mma",
+)  # fmt: skip
+"""Instructions that give values and do nothing else."""
+
 _MASKED = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
 
 
 class Demand:
-    """Bits that matter, by register."""
+    """Bits that matter, by register.
 
-    def __init__(self, source: Source) -> None:
+    Args:
+        source: Text of one entry.
+        values: What its registers hold, where that is known.
+    """
+
+    def __init__(self, source: Source, values: Values | None = None) -> None:
         self._statements = source.statements
+        self._values = values
         self._multiples = _byte_multiples(source)
         self._bits: dict[str, int] = {}
         grown = True
@@ -34,31 +49,81 @@ class Demand:
         """Mask of the bits of a register that can matter."""
         return self._bits.get(register, 0)
 
+    def unread(self, old: Statement, new: Statement | None) -> bool:
+        """Whether only registers that nobody reads change where `new` (or nothing) stands for `old`."""
+        if old.parts[0] not in _PURE or (new is not None and new.parts[0] not in _PURE):
+            return False
+        before, after = _results(old), _results(new) if new is not None else {}
+        if before is None or after is None:
+            return False
+        changed = {name for name in (*before, *after) if before.get(name) != after.get(name)}
+        return not any(self.of(name) for name in changed)
+
     def _uses(self, statement: Statement) -> list[tuple[str, int]]:
         if statement.parts[0] == "mma":
             return self._mma_uses(statement)
+        targets = _REGISTER.findall(statement.operands[0]) if statement.parts[0] in _PURE else []
+        if targets and not any(map(self.of, targets)):
+            return []
         rule = _RULES.get(statement.parts[0])
         if rule is None or not _REGISTER.fullmatch(statement.operands[0]):
             return [(name, ALL) for name in _all_read(statement)]
+        if statement.parts[-1].startswith(("f", "b", "e")) and statement.parts[-1] not in ("b32", "b16"):
+            rule = _whole
         wanted = self.of(statement.operands[0])
         found = []
         for position, operand in enumerate(statement.operands[1:]):
             if _REGISTER.fullmatch(operand):
-                found.append((operand, rule(statement, position, wanted)))
+                bits = rule(statement, position, wanted)
+                found.append((operand, self._shifted(statement, position, wanted) & bits))
+            else:
+                found += [(name, ALL if wanted else 0) for name in _REGISTER.findall(operand)]
         return found
 
+    def _shifted(self, statement: Statement, position: int, wanted: int) -> int:
+        """Bits of an operand of ``shf.r.wrap`` for the amounts that it is shifted by; all of another's."""
+        if statement.opcode != "shf.r.wrap.b32" or position > 1 or self._values is None:
+            return ALL
+        amounts = self._values.of(statement.operands[3])
+        if len(amounts) > 32:
+            return ALL
+        bits = 0
+        for by in (amount & 31 for amount in amounts):
+            bits |= (wanted << by if position == 0 else wanted >> (32 - by)) & ALL
+        return bits
+
     def _mma_uses(self, statement: Statement) -> list[tuple[str, int]]:
-        """The accumulator's low bits pass through unchanged where all products are multiples of 2^t."""
+        """Rows 0 to 7 of an m16n8 product come of A's first, third ... register, rows 8 to 15 of the others.
+
+        The accumulator's low bits pass through unchanged where all products are multiples of 2^t.
+        """
         target, a, b, c = (_REGISTER.findall(operand) for operand in statement.operands)
-        wanted = 0
-        for name in target:
-            wanted |= self.of(name)
-        low = (1 << min(self._multiples.get(name, 0) for name in b)) - 1
-        found = [(name, ALL if wanted & ~low else 0) for name in (*a, *b)]
+        exact = statement.parts[-1] == "s32"
+        low = (1 << min(self._multiples.get(name, 0) for name in b)) - 1 if exact else 0
+        half = len(target) // 2
+        found = []
+        for part in range(2):
+            wanted = 0
+            for name in target[part * half : (part + 1) * half]:
+                wanted |= self.of(name)
+            found += [(name, ALL if wanted & ~low else 0) for name in (*a[part::2], *b)]
         for name, out in zip(c, target, strict=True):
             own = self.of(out)
-            found.append((name, own & low | _below(own & ~low) & ~low))
+            found.append((name, own & low | _below(own & ~low) & ~low if exact else ALL if own else 0))
         return found
+
+
+def _results(statement: Statement) -> dict[str, tuple[object, ...]] | None:
+    """What each register that is written comes of; None where not all of them are looked after here."""
+    targets = _REGISTER.findall(statement.operands[0])
+    if len(targets) != len(re.findall("%", statement.operands[0])) or not targets:
+        return None
+    guard = (statement.guard, statement.negated, statement.opcode)
+    if statement.parts[0] != "mma":
+        return {name: (*guard, i, *statement.operands[1:]) for i, name in enumerate(targets)}
+    _, a, b, c = (_REGISTER.findall(operand) for operand in statement.operands)
+    half = len(targets) // 2
+    return {name: (*guard, i % half, *a[i // half :: 2], *b, c[i]) for i, name in enumerate(targets)}
 
 
 def _byte_multiples(source: Source) -> dict[str, int]:
@@ -86,7 +151,7 @@ def _below(bits: int) -> int:
 
 
 def _all_read(statement: Statement) -> list[str]:
-    start = 0 if statement.parts[0] in ("st", "red", "cp", "bra") else 1
+    start = 0 if statement.opcode.startswith(_NO_TARGET) else 1
     return [name for text in statement.operands[start:] for name in _REGISTER.findall(text)]
 
 
@@ -201,4 +266,5 @@ _RULES: dict[str, Rule] = {
     "prmt": _selected,
     "lop3": _lop3,
     "shfl": _first,
+    "shf": _whole,
 }

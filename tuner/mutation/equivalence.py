@@ -15,47 +15,102 @@ from emitters.kernel import EmittedKernel, KernelSpec
 from results.expression import evaluate
 from results.plan import KernelStep
 from tuner.mutation.demand import Demand
+from tuner.mutation.identities import form
+from tuner.mutation.lanes import MASKS, Lanes
 from tuner.mutation.mutant import Mutant
+from tuner.mutation.past_the_end import stores_nothing
 from tuner.mutation.source import Source, Statement
 from tuner.mutation.values import LARGEST_SIZE, Range, Values, function_of, result_of
 
-_SIGN_MATTERS = ("div", "rem", "shr", "min", "max", "mul", "mad", "setp")
+_SIGN_MATTERS = ("div", "rem", "shr", "min", "max", "mul", "mad", "setp", "cvt")
 _REPEATABLE = ("selp", "min", "max", "and", "or", "mov")
 _READS_SHARED = ("ld.shared", "ldmatrix", "st.shared", "atom.shared", "red.shared", "wmma.load")
+_LOADED: Mapping[frozenset[str], int] = {
+    frozenset(("u8", "s8")): 0xFFFFFF00,
+    frozenset(("u16", "s16")): 0xFFFF0000,
+    frozenset(("u32", "u16")): 0xFFFF0000,
+    frozenset(("b32", "u16")): 0xFFFF0000,
+    frozenset(("u16", "u8")): 0xFFFFFF00,
+}
+"""Bits of a register in which loads of two types from one address can differ."""
+
 _SAMPLE_SIZES = range(1, 513)
 _MOST_COMPARED = 1 << 16
+_MOST_BLOCKS = (
+    (1 << 31) - 1,
+    65535,
+    65535,
+)  # along x, y, z: CUDA C++ Programming Guide, compute capabilities
 
 
 class Context:
-    """A kernel, and what is known of its registers; made once for all mutants of it."""
+    """A kernel, and what is known of the registers of its entries; made once for all mutants of it."""
 
     def __init__(self, kernel: EmittedKernel, spec: KernelSpec) -> None:
         self.kernel, self.spec = kernel, spec
-        self.source = Source.of(kernel.ptx)
-        self.by_line = {statement.number: statement for statement in self.source.statements}
+        self.entries = tuple(Entry(kernel, spec, name, part) for name, part in Source.of(kernel.ptx).entries)
+
+    def entry_at(self, line: int) -> "Entry":
+        """The entry that a line belongs to."""
+        return next(entry for entry in self.entries if line in entry.by_line)
+
+    def entry_named(self, name: str) -> "Entry":
+        return next(entry for entry in self.entries if entry.name == name)
+
+
+class Entry:
+    """One entry of a kernel's text."""
+
+    def __init__(self, kernel: EmittedKernel, spec: KernelSpec, name: str, source: Source) -> None:
+        self.kernel, self.spec, self.name, self.source = kernel, spec, name, source
+        self.by_line = {statement.number: statement for statement in source.statements}
+        self.steps = [step for step in kernel.plan.kernel_steps if step.entry == name]
 
     @cached_property
     def values(self) -> Values:
-        threads = max(step.threads for step in self.kernel.plan.kernel_steps)
-        return Values(self.source, {name: self._size(name) for name in self.spec.sizes}, threads)
+        sizes = {name: self._size(name) for name in self.spec.sizes}
+        threads = max(step.threads for step in self.steps)
+        return Values(self.source, sizes, threads, [self._blocks(axis) for axis in range(3)])
 
     @cached_property
     def demand(self) -> Demand:
-        return Demand(self.source)
+        return Demand(self.source, self.values)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        return Lanes(self.source)
+
+    def _blocks(self, axis: int) -> int:
+        """The most blocks along an axis, where its formula only grows with the sizes."""
+        formulas = [step.grid[axis] for step in self.steps]
+        if any(set(re.findall(r"[-%]|//", formula)) for formula in formulas):
+            return LARGEST_SIZE
+        most = dict.fromkeys(self.spec.sizes, LARGEST_SIZE)
+        # A mutant may have one more than the kernel.
+        return min(max(evaluate(formula, most) for formula in formulas) + 1, _MOST_BLOCKS[axis])
 
     def _size(self, name: str) -> Range:
         """The values that limits and the plan leave to a size, from those up to 512."""
         rules = [limit.formula for limit in self.spec.limits if limit.size == name]
-        if self._speaks_only_of(self.kernel.plan.valid, name):
-            rules.append(self.kernel.plan.valid)
+        rules = [part for rule in (*rules, self.kernel.plan.valid) for part in _conditions(rule)]
+        rules = [rule for rule in rules if self._speaks_only_of(rule, name)]
         valid = [v for v in _SAMPLE_SIZES if all(evaluate(rule, {name: v}) for rule in rules)]
-        step = min(b - a for a, b in pairwise(valid))
+        if not valid:
+            return Range(1, LARGEST_SIZE, 1)
+        step = min((b - a for a, b in pairwise(valid)), default=1)
         even = all((v - valid[0]) % step == 0 for v in valid)
         return Range(valid[0], LARGEST_SIZE, step) if even else Range(valid[0], LARGEST_SIZE, 1)
 
     def _speaks_only_of(self, formula: str, name: str) -> bool:
         words = set(re.findall(r"[a-z_]+", formula)) - {"and", "or", "not", "min", "max", "ceil_div"}
         return words <= {name}
+
+
+def _conditions(formula: str) -> list[str]:
+    """The parts of a formula that all have to hold."""
+    parts = formula.split(" and ")
+    whole = any(part.count("(") != part.count(")") or " or " in part for part in parts)
+    return [formula] if whole else parts
 
 
 @dataclass(frozen=True)
@@ -65,21 +120,30 @@ class Case:
     Attributes:
         context: Of the kernel.
         mutant: Itself.
+        entry: The entry whose text is changed; None for a change of the plan.
         old: The statement that was changed; None for a change of the plan or of two lines.
         new: What stands there now, one by one.
     """
 
     context: Context
     mutant: Mutant
+    entry: Entry | None
     old: Statement | None
     new: tuple[Statement, ...]
 
     @classmethod
     def of(cls, context: Context, mutant: Mutant) -> "Case":
-        if len(mutant.changes) != 1:
-            return cls(context, mutant, None, ())
+        entry = context.entry_at(mutant.line) if mutant.changes else None
+        if len(mutant.changes) != 1 or entry is None:
+            return cls(context, mutant, entry, None, ())
         ((line, texts),) = mutant.changes
-        return cls(context, mutant, context.by_line[line], Source.of("\n".join(texts)).statements)
+        return cls(context, mutant, entry, entry.by_line[line], Source.of("\n".join(texts)).statements)
+
+    @property
+    def here(self) -> Entry:
+        """The entry, of a change of the text."""
+        assert self.entry is not None
+        return self.entry
 
     @property
     def replacement(self) -> Statement | None:
@@ -118,7 +182,7 @@ def _nothing_left_to_read(case: Case) -> bool:
     old = case.old
     if old is None or not old.opcode.startswith("cp.async.wait"):
         return False
-    source = case.context.source
+    source = case.here.source
     later = [statement for statement in source.statements if statement.number > old.number]
     back = any(
         statement.parts[0] == "bra" and source.labels.get(statement.operands[0], 0) <= old.number
@@ -140,18 +204,36 @@ def _spare_shared_memory(case: Case) -> bool:
 
 def _unread_grid_axis(case: Case) -> bool:
     """Blocks along an axis that the kernel does not look at repeat what others store, and add nothing."""
+    changes = _grid_changes(case)
+    for entry, axis, _, _ in changes:
+        text = "\n".join(entry.source.lines)
+        if re.search(r"\b(?:red|atom)\.", text) or re.search(rf"%n?ctaid\.{'xyz'[axis]}", text):
+            return False
+    return bool(changes)
+
+
+def _past_the_end(case: Case) -> bool:
+    """One block more than there is work for, which finds that out before it stores anything."""
+    changes = _grid_changes(case)
+    if not changes or "%nctaid" in case.context.kernel.ptx:
+        return False
+    return all(
+        axis == 0 and new == f"({old}) + 1" and stores_nothing(entry.source, entry.values, old)
+        for entry, axis, old, new in changes
+    )
+
+
+def _grid_changes(case: Case) -> list[tuple[Entry, int, str, str]]:
+    """Entry, axis, old and new formula of each change, where a mutant changes nothing but grids."""
     plan, old = case.mutant.plan, case.context.kernel.plan
     if plan is None or len(plan.steps) != len(old.steps) or not _differ_only(case, "grid"):
-        return False
-    text = case.context.kernel.ptx
-    if re.search(r"\b(?:red|atom)\.", text):
-        return False
-    for new, before in zip(plan.kernel_steps, old.kernel_steps, strict=True):
-        for axis in range(3):
-            looked_at = re.search(rf"%n?ctaid\.{'xyz'[axis]}", text)
-            if new.grid[axis] != before.grid[axis] and looked_at:
-                return False
-    return True
+        return []
+    return [
+        (case.context.entry_named(before.entry), axis, before.grid[axis], new.grid[axis])
+        for new, before in zip(plan.kernel_steps, old.kernel_steps, strict=True)
+        for axis in range(3)
+        if new.grid[axis] != before.grid[axis]
+    ]
 
 
 def _differ_only(case: Case, field: str) -> bool:
@@ -181,15 +263,35 @@ def _renumbered(statement: Statement, number: int = 1) -> tuple[Statement, ...]:
     return (Statement(number, statement.opcode, statement.operands, statement.guard, statement.negated),)
 
 
+def _all_lanes_alike(case: Case) -> bool:
+    """A store for which one lane stands in: other lanes of its warp store the same to the same place."""
+    old = case.old
+    if case.mutant.operator != "predicate" or old is None or old.parts[0] != "st" or old.negated:
+        return False
+    steps, lanes = case.here.steps, case.here.lanes
+    if any(step.block[1:] != (1, 1) or step.block[0] % 32 for step in steps):
+        return False
+    alike = all(lanes.kept(operand) == MASKS for operand in old.operands)
+    return alike and lanes.one_lane(old.guard) and not lanes.parted(old.number)
+
+
+def _same_form(case: Case) -> bool:
+    """The same by the rules of arithmetic: ``x / 1`` and ``x * 1``; a constant's byte that is another's."""
+    return case.old is not None and case.replacement is not None and form(case.old) == form(case.replacement)
+
+
 def _same_value(case: Case) -> bool:
     """The new statement gives the old one's result for every value that its operands can have."""
     old, new = case.old, case.replacement
     if old is None or new is None:
         return False
-    if old.parts[0] == "setp":
-        return _same_comparison(case.context.values, old, new)
+    values = case.here.values
     if _only_sign_differs(old, new) and old.parts[0] in _SIGN_MATTERS:
-        return all(case.context.values.of(operand).is_natural for operand in _compared(old))
+        natural = all(values.of(operand).is_natural for operand in _compared(old))
+        if natural or old.parts[0] != "setp":
+            return natural
+    if old.parts[0] == "setp":
+        return _same_comparison(values, old, new)
     return _difference(case) == 0
 
 
@@ -200,20 +302,21 @@ def _only_sign_differs(old: Statement, new: Statement) -> bool:
 
 def _compared(statement: Statement) -> tuple[str, ...]:
     """Operands whose sign an instruction looks at."""
-    end = {"shr": 2, "mul": 3, "mad": 3}.get(statement.parts[0], 3)
+    end = {"shr": 2, "cvt": 2}.get(statement.parts[0], 3)
     return statement.operands[1:end]
 
 
 def _same_comparison(values: Values, old: Statement, new: Statement) -> bool:
     """Both hold for the same values of one register; the constants bound where they can differ."""
-    if old.operands[1] != new.operands[1]:
+    same = (old.operands[1], old.operands[3:], old.parts[2:-1])
+    if same != (new.operands[1], new.operands[3:], new.parts[2:-1]):
         return False
     constants = [values.of(statement.operands[2]) for statement in (old, new)]
     if any(len(constant) > 1 for constant in constants):
         return False
     turning = [constant.lo for constant in constants]
     known = values.of(old.operands[1])
-    unsigned = {statement.parts[2][0] for statement in (old, new)} != {"s"}
+    unsigned = {statement.parts[-1][0] for statement in (old, new)} != {"s"}
     if unsigned and not (known.is_natural and min(turning) >= 0):
         return False
     if max(turning) - min(turning) > _MOST_COMPARED:
@@ -232,29 +335,29 @@ def _holds(statement: Statement, one: int, other: int) -> bool:
 
 def _unread_bits(case: Case) -> bool:
     """The results differ, but only in bits that nothing depends on."""
-    old = case.old
-    if old is None or not old.operands:
+    old, demand = case.old, case.here.demand if case.entry is not None else None
+    if old is None or demand is None or not old.operands:
         return False
+    if len(case.new) <= 1 and demand.unread(old, case.new[0] if case.new else None):
+        return True
     difference = _difference(case)
-    return difference is not None and difference & case.context.demand.of(old.operands[0]) == 0
+    return difference is not None and difference & demand.of(old.operands[0]) == 0
 
 
 def _difference(case: Case) -> int | None:
     """Bits in which the results of the old and the new statement can differ; None where it is not known."""
     old, new = case.old, case.replacement
-    if old is None or new is None or not old.operands or not re.fullmatch(r"%r\d+", old.operands[0]):
+    if old is None or new is None or not old.operands or not re.fullmatch(r"%[rh]\d+", old.operands[0]):
         return None
-    if old.parts[:2] == ("ld", "shared") and old.operands == new.operands:
-        width = {frozenset(("u8", "s8")): 8, frozenset(("u16", "s16")): 16}.get(
-            frozenset((old.parts[-1], new.parts[-1]))
-        )
-        return None if width is None else 0xFFFFFFFF << width & 0xFFFFFFFF
+    values = case.here.values
+    if old.parts[0] == "ld" and old.operands == new.operands and old.parts[:-1] == new.parts[:-1]:
+        return _LOADED.get(frozenset((old.parts[-1], new.parts[-1])))
     if old.parts[0] == "shr" and _only_sign_differs(old, new):
-        by = case.context.values.of(old.operands[2])
-        return (0xFFFFFFFF << (32 - by.lo)) & 0xFFFFFFFF if len(by) == 1 and 0 <= by.lo < 32 else None
+        by = values.of(old.operands[2])
+        return (0xFFFFFFFF << (32 - by.hi)) & 0xFFFFFFFF if by.lo >= 0 and by.hi < 32 else None
     if function_of(old) is None or function_of(new) is None:
         return None
-    return _computed(case.context.values, old, new)
+    return _computed(values, old, new)
 
 
 def _computed(values: Values, old: Statement, new: Statement) -> int | None:
@@ -290,8 +393,11 @@ RULES: dict[str, Rule] = {
     "waits for copies that nobody reads": _nothing_left_to_read,
     "spare shared memory": _spare_shared_memory,
     "blocks that repeat others": _unread_grid_axis,
+    "blocks past the end, which store nothing": _past_the_end,
     "changes nothing when done twice": _done_twice,
+    "the same by arithmetic": _same_form,
     "same value for all its operands": _same_value,
+    "stored alike by every lane of a warp": _all_lanes_alike,
     "differs in bits that nobody reads": _unread_bits,
 }
 """In order; every name is what the table of `tune mutate` shows."""

@@ -13,6 +13,7 @@ _STATEMENT = re.compile(
     r"(?:\s+(?P<operands>[^;]*\S))?\s*;\s*(?://.*)?"
 )
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]][^,{}\[\]]*")
+_ENTRY = re.compile(r"\s*(?:\.visible\s+)?\.entry\s+([\w$]+)")
 _LABEL = re.compile(r"\s*([\w$]+):\s*(?://.*)?")
 
 
@@ -85,6 +86,18 @@ class Source:
         """Line of each label."""
         matches = ((number, _LABEL.fullmatch(line)) for number, line in enumerate(self.lines, 1))
         return {match[1]: number for number, match in matches if match is not None}
+
+    @cached_property
+    def entries(self) -> tuple[tuple[str, "Source"], ...]:
+        """Each entry's name and a text that has only its lines, at their numbers."""
+        matches = ((number, _ENTRY.match(line)) for number, line in enumerate(self.lines))
+        starts = [(number, match[1]) for number, match in matches if match is not None]
+        ends = [*(number for number, _ in starts[1:]), len(self.lines)]
+        found = []
+        for (start, name), end in zip(starts, ends, strict=True):
+            blank = ("",) * start
+            found.append((name, Source((*blank, *self.lines[start:end]))))
+        return tuple(found)
 
     def edited(self, number: int, texts: tuple[str, ...]) -> str:
         """The text with the statement of a line replaced by any number of others."""

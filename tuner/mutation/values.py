@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from tuner.mutation.loops import counters
 from tuner.mutation.source import Source, Statement
 
 LARGEST_SIZE = 1 << 24
@@ -149,11 +150,23 @@ class Values:
         source: Its text.
         sizes: Range of each ``.u32`` entry parameter by name.
         threads: Of a block.
+        blocks: The most blocks along each axis.
     """
 
-    def __init__(self, source: Source, sizes: Mapping[str, Range], threads: int) -> None:
-        self._fixed = {"%tid.x": Range(0, threads - 1, 1 if threads > 1 else 0), "%laneid": Range(0, 31, 1)}
+    def __init__(
+        self,
+        source: Source,
+        sizes: Mapping[str, Range],
+        threads: int,
+        blocks: Sequence[int] = (LARGEST_SIZE,) * 3,
+    ) -> None:
+        self._fixed = {"%tid.x": _up_to(threads - 1), "%laneid": Range(0, 31, 1)}
+        for axis, most in zip("xyz", blocks, strict=True):
+            self._fixed[f"%ctaid.{axis}"] = _up_to(most - 1)
+            self._fixed[f"%nctaid.{axis}"] = Range(1, most, 1) if most > 1 else Range(1, 1, 0)
         self._sizes = sizes
+        self._counted = counters(source)
+        self._defined = definitions(source)
         self._single = _single_definitions(source)
         self.registers: dict[str, Range] = {}
         for turn in range(_PASSES):
@@ -169,9 +182,7 @@ class Values:
         try:
             value = _signed(int(operand, 0))
         except ValueError:
-            known = self._fixed.get(operand) or self.registers.get(operand, ANY)
-            natural = operand.startswith(("%ctaid", "%nctaid"))
-            return Range(0, LARGEST_SIZE, 1) if natural else known
+            return self._fixed.get(operand) or self.registers.get(operand, ANY)
         return Range(value, value, 0)
 
     def combinations(self, operands: Sequence[str]) -> Iterator[tuple[int, ...]] | None:
@@ -189,7 +200,7 @@ class Values:
         name = statement.operands[0]
         if name.startswith("%rd"):
             return False
-        new = self._result(statement)
+        new = self._counted_on(statement) or self._result(statement)
         old = self.registers.get(name)
         if old is not None:
             new = join(old, new)
@@ -199,6 +210,32 @@ class Values:
             new = _widened(new)
         self.registers[name] = new
         return new != old
+
+    def _counted_on(self, statement: Statement) -> Range | None:
+        """Values of a loop's counter after its step: another turn is taken only while it keeps its limit."""
+        counted = self._counted.get(statement.number)
+        if counted is None or statement.parts[-1] not in ("u32", "s32"):
+            return None
+        others = [s for s in self._defined[counted.register] if s.number != statement.number]
+        if not others or any(s.number in self._counted or s.guard for s in others):
+            return None
+        by, limit = self.of(statement.operands[2]), self.of(counted.limit)
+        starts = [self._result(s) for s in others]
+        lowest, highest = min(s.lo for s in starts), max(s.hi for s in starts)
+        step = math.gcd(by.step, by.lo, *(s.step for s in starts), *(s.lo - lowest for s in starts))
+        if by.lo <= 0 or len(by) > 1:
+            return None
+        short = 0 if counted.comparison in ("le", "ge") else 1  # of the limit
+        if statement.parts[0] == "add" and counted.comparison in ("lt", "le"):
+            natural = lowest >= 0 and limit.lo >= 0
+            if counted.kind == "u32" and not natural:
+                return None
+            last = max(highest, limit.hi - short)
+            return of_step(lowest + by.lo, lowest + (last - lowest) // step * step + by.lo, step)
+        if statement.parts[0] == "sub" and counted.comparison in ("gt", "ge") and counted.kind == "s32":
+            last = min(lowest, limit.lo + short)
+            return of_step(lowest - (lowest - last) // step * step - by.lo, highest - by.lo, step)
+        return None
 
     def _enter_unknown(self, statement: Statement) -> bool:
         """Registers of a vector that is written."""
@@ -250,14 +287,23 @@ class Values:
         return widths.get(parts[-1], ANY)
 
 
-def _single_definitions(source: Source) -> dict[str, Statement]:
-    """The statement that defines a register, where there is only one, and that always."""
+def _up_to(last: int) -> Range:
+    return Range(0, last, 1 if last > 0 else 0)
+
+
+def definitions(source: Source) -> dict[str, list[Statement]]:
+    """The statements that write each register."""
     found: dict[str, list[Statement]] = {}
     for statement in source.statements:
         if statement.operands and statement.parts[0] not in ("st", "red"):
             for name in statement.operands[0].strip("{}").split(","):
                 found.setdefault(name.strip(), []).append(statement)
-    single = {name: statements[0] for name, statements in found.items() if len(statements) == 1}
+    return found
+
+
+def _single_definitions(source: Source) -> dict[str, Statement]:
+    """The statement that defines a register, where there is only one, and that always."""
+    single = {name: each[0] for name, each in definitions(source).items() if len(each) == 1}
     return {name: statement for name, statement in single.items() if not statement.guard}
 
 

@@ -1,0 +1,270 @@
+"""What proves a mutant equivalent: loops, lanes of a warp, arithmetic, unread rows, blocks past the end."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from emitters import KERNELS
+from emitters.kernel import EmittedKernel, schedule_values
+from emitters.target import Target
+from tuner.devices.device import Candidate
+from tuner.mutation import Fate
+from tuner.mutation.demand import ALL, Demand
+from tuner.mutation.equivalence import Context, reason
+from tuner.mutation.identities import form
+from tuner.mutation.judging import Judge
+from tuner.mutation.lanes import MASKS, Lanes
+from tuner.mutation.loops import counters
+from tuner.mutation.mutant import Mutant
+from tuner.mutation.sampling import every_mutant, sample
+from tuner.mutation.source import Source
+from tuner.mutation.values import Range, Values
+from tuner.ptxas import Assembler
+
+TARGET = Target.of("sm_89")
+PAST = "blocks past the end, which store nothing"
+
+
+def text(*lines: str) -> Source:
+    return Source.of("\n".join(["    .reg .b32 %r<64>;", "    .reg .pred %p<8>;", *lines]))
+
+
+def baseline(name: str) -> EmittedKernel:
+    return KERNELS[name].emit(KERNELS[name].baseline, TARGET)
+
+
+# --- loops ---
+
+
+@pytest.mark.parametrize(
+    ("change", "comparison", "kind", "start", "step", "limit"),
+    [
+        ("add", "lt", "u32", 3, 5, 100),
+        ("add", "lt", "u32", 0, 1, 1),
+        ("add", "le", "s32", -7, 4, 100),
+        ("sub", "gt", "s32", 100, 7, 0),
+        ("sub", "ge", "s32", 100, 25, -3),
+    ],
+)
+def test_a_counter_holds_what_its_loop_gives_it(
+    change: str, comparison: str, kind: str, start: int, step: int, limit: int
+) -> None:
+    lines = [f"mov.u32 %r0, {start};", "turn:", f"{change}.{kind} %r0, %r0, {step};"]
+    lines += [f"setp.{comparison}.{kind} %p0, %r0, {limit};", "@%p0 bra turn;"]
+    known = Values(text(*lines), {}, 32).of("%r0")
+    goes_on = {
+        "lt": lambda value: value < limit,
+        "le": lambda value: value <= limit,
+        "gt": lambda value: value > limit,
+        "ge": lambda value: value >= limit,
+    }[comparison]
+    value, held = start, [start]
+    while True:
+        value += step if change == "add" else -step
+        held.append(value)
+        if not goes_on(value):
+            break
+    assert set(held) <= set(known)
+    assert len(known) <= len(held) + 1
+
+
+def test_a_counter_that_an_outer_loop_does_not_set_anew_is_not_bounded() -> None:
+    lines = ["mov.u32 %r0, 0;", "mov.u32 %r1, 0;", "outer:", "inner:", "add.u32 %r0, %r0, 3;"]
+    lines += ["setp.lt.u32 %p0, %r0, 10;", "@%p0 bra inner;", "add.u32 %r1, %r1, 1;"]
+    lines += ["setp.lt.u32 %p1, %r1, 100;", "@%p1 bra outer;"]
+    source = text(*lines)
+    assert [counted.register for counted in counters(source).values()] == ["%r1"]
+    assert Values(source, {}, 32).of("%r0").hi > 300
+    lines.insert(3, "mov.u32 %r0, 0;")
+    assert Values(text(*lines), {}, 32).of("%r0") == Range(0, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("setp.lt.u32 %p0, %r0, 10;", "setp.lt.u32 %p0, %r2, 10;"),  # another register is compared
+        ("@%p0 bra turn;", "bra turn;"),  # nothing is
+        ("mov.u32 %r2, 0;", "bra middle; mov.u32 %r2, 0;"),  # entered in the middle
+    ],
+)
+def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new: str) -> None:
+    lines = ["mov.u32 %r0, 0;", "mov.u32 %r2, 0;", "turn:", "middle:", "add.u32 %r0, %r0, 3;"]
+    lines += ["setp.lt.u32 %p0, %r0, 10;", "@%p0 bra turn;"]
+    assert old in lines
+    changed = [part + ";" for line in lines for part in (new if line == old else line).split(";") if part]
+    changed = [line.replace(":;", ":").strip() for line in changed]
+    assert Values(text(*changed), {}, 32).of("%r0").hi > 12
+
+
+# --- lanes ---
+
+
+def butterfly(register: str, masks: Sequence[int], first: int) -> list[str]:
+    """A sum over lanes, in registers from `first` on; the last of them holds it."""
+    lines = []
+    for number, mask in enumerate(masks):
+        taken, total = f"%f{first + 2 * number}", f"%f{first + 2 * number + 1}"
+        lines.append(f"shfl.sync.bfly.b32 {taken}, {register}, {mask}, 0x1F, 0xFFFFFFFF;")
+        lines.append(f"add.rn.f32 {total}, {register}, {taken};")
+        register = total
+    return lines
+
+
+def test_a_sum_over_all_lanes_is_the_same_in_all_and_over_some_is_not() -> None:
+    start = [
+        "mov.u32 %r0, %tid.x;",
+        "and.b32 %r1, %r0, 31;",
+        "ld.global.f32 %f0, [%rd0];",
+        "cvt.rn.f32.u32 %f0, %r0;",
+    ]
+    whole = Lanes(text(*start, *butterfly("%f0", (16, 8, 4, 2, 1), 1)))
+    assert whole.kept("%f10") == MASKS
+    assert whole.kept("%f8") == MASKS - {1}
+    assert whole.kept("%f0") == frozenset()
+    assert Lanes(text(*start, *butterfly("%f0", (16, 8, 4, 1), 1))).kept("%f8") == MASKS - {2}
+    narrow = [line.replace("0x1F", "0x0F") for line in butterfly("%f0", (16, 8, 4, 2, 1), 1)]
+    assert Lanes(text(*start, *narrow)).kept("%f10") != MASKS
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_keeps_under_an_exchange_of_lanes_does(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lines, held = ["mov.u32 %r0, %tid.x;"], {"%r0": np.arange(64)}
+    for number in range(1, 14):
+        one, other = (f"%r{rng.integers(number)}" for _ in range(2))
+        by = int(rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 31]))
+        mask = int(rng.choice([1, 2, 4, 8, 16]))
+        shuffled = held[one].reshape(2, 32)[:, np.arange(32) ^ mask].ravel()
+        kinds = {
+            f"add.u32 %r{number}, {one}, {other};": held[one] + held[other],
+            f"shr.u32 %r{number}, {one}, {by % 6};": held[one] >> by % 6,
+            f"div.u32 %r{number}, {one}, {by};": held[one] // by,
+            f"rem.u32 %r{number}, {one}, {by};": held[one] % by,
+            f"and.b32 %r{number}, {one}, {by};": held[one] & by,
+            f"shfl.sync.bfly.b32 %r{number}, {one}, {mask}, 0x1F, 0xFFFFFFFF;": shuffled,
+        }
+        line = str(rng.choice(list(kinds)))
+        lines.append(line)
+        held[f"%r{number}"] = kinds[line]
+    lanes = Lanes(text(*lines))
+    for name, values in held.items():
+        for mask in lanes.kept(name):
+            assert np.array_equal(values, values.reshape(2, 32)[:, np.arange(32) ^ mask].ravel()), (
+                name,
+                mask,
+            )
+
+
+def test_lanes_that_part_keep_nothing() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "setp.gt.u32 %p0, %r0, 5;", "mov.u32 %r1, 1;", "@%p0 bra over;"]
+    lines += ["mov.u32 %r1, 2;", "over:", "mov.u32 %r2, %r1;"]
+    lanes = Lanes(text(*lines))
+    assert lanes.kept("%r2") == lanes.kept("%r1") == frozenset()
+    together = [line.replace("%tid.x", "%ctaid.x") for line in lines]
+    assert Lanes(text(*together)).kept("%r2") == MASKS
+
+
+def test_one_lane_is_a_number_within_the_warp() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "and.b32 %r1, %r0, 31;", "and.b32 %r2, %r0, 15;"]
+    lines += ["setp.eq.u32 %p0, %r1, 0;", "setp.eq.u32 %p1, %r2, 0;", "setp.eq.u32 %p2, %r1, 32;"]
+    lanes = Lanes(text(*lines, "setp.ne.u32 %p3, %r1, 0;"))
+    assert [lanes.one_lane(f"%p{number}") for number in range(4)] == [True, False, False, False]
+
+
+# --- forms ---
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("div.u32 %r0, %r1, 1;", "mul.lo.u32 %r0, %r1, 1;", True),
+        ("div.u32 %r0, %r1, 2;", "mul.lo.u32 %r0, %r1, 2;", False),
+        ("add.u32 %r0, %r1, 0;", "shr.u32 %r0, %r1, 0;", True),
+        ("mul.hi.u32 %r0, %r1, 1;", "mul.lo.u32 %r0, %r1, 1;", False),
+        ("bfe.u32 %r0, %r1, 24, 8;", "bfe.u32 %r0, %r1, 24, 24;", True),
+        ("bfe.u32 %r0, %r1, 23, 8;", "bfe.u32 %r0, %r1, 23, 9;", False),
+        ("bfe.s32 %r0, %r1, 24, 8;", "bfe.s32 %r0, %r1, 24, 24;", False),
+        ("prmt.b32 %r0, %r1, 0x4B000000, 0x7443;", "prmt.b32 %r0, %r1, 0x4B000000, 0x7453;", True),
+        ("prmt.b32 %r0, %r1, 0x4B000000, 0x7443;", "prmt.b32 %r0, %r1, 0x4B000000, 0x7473;", False),
+        ("prmt.b32 %r0, %r1, 0x4B000000, 0x7443;", "prmt.b32 %r0, %r1, 0x4B000000, 0x7442;", False),
+        ("and.b32 %r0, %r1, 0x10;", "and.b32 %r0, %r1, 16;", True),
+    ],
+)
+def test_forms(one: str, other: str, same: bool) -> None:
+    first, second = text(one, other).statements
+    assert (form(first) == form(second)) is same
+
+
+# --- what nobody reads ---
+
+
+def product(target: str, a: str, c: str) -> str:
+    return f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {target}, {a}, {{%r8, %r9}}, {c};"
+
+
+def test_lower_rows_of_a_product_need_not_be_right_where_only_upper_ones_are_stored() -> None:
+    sums, a = "{%f0, %f1, %f2, %f3}", "{%r0, %r1, %r2, %r3}"
+    source = text(product(sums, a, sums), "st.global.f32 [%rd0], %f0;")
+    demand = Demand(source)
+    wanted = [demand.of(name) for name in ("%f0", "%f1", "%f2", "%f3", "%r0", "%r1", "%r2", "%r3", "%r8")]
+    assert wanted == [ALL, 0, 0, 0, ALL, 0, ALL, 0, ALL]
+    old = source.statements[0]
+    below = product("{%f0, %f1, %f3, %f2}", "{%r0, %r3, %r2, %r1}", sums)
+    assert demand.unread(old, text(below).statements[0])
+    above = product(sums, "{%r2, %r1, %r0, %r3}", sums)
+    assert not demand.unread(old, text(above).statements[0])
+
+
+def test_bits_that_a_funnel_shift_drops_are_not_wanted() -> None:
+    lines = ["ld.shared.u32 %r1, [%r9];", "ld.shared.u32 %r2, [%r9+4];", "mov.u32 %r0, %tid.x;"]
+    lines += ["and.b32 %r3, %r0, 16;", "shf.r.wrap.b32 %r4, %r1, %r2, %r3;", "st.global.b32 [%rd0], %r4;"]
+    source = text(*lines)
+    demand = Demand(source, Values(source, {}, 32))
+    assert (demand.of("%r1"), demand.of("%r2")) == (ALL, 0xFFFF)
+
+
+# --- blocks past the end ---
+
+
+def one_block_more(kernel: EmittedKernel) -> Mutant:
+    return next(
+        m for m in every_mutant(kernel)["plan"] if m.after.startswith("grid x") and m.after.endswith("+ 1")
+    )
+
+
+@pytest.mark.parametrize("name", ["affine_f32", "rmsnorm", "q4k_gemv", "q6k_soa_gemv", "wmma_gemv"])
+def test_a_block_past_the_end_of_a_kernel_stores_nothing(name: str) -> None:
+    kernel = baseline(name)
+    assert reason(Context(kernel, KERNELS[name].spec), one_block_more(kernel)) == PAST
+
+
+@pytest.mark.parametrize("name", ["affine_f32", "rmsnorm", "q4k_gemv", "q6k_soa_gemv", "wmma_gemv"])
+def test_a_block_past_the_end_is_not_trusted_where_a_store_asks_nothing(name: str) -> None:
+    kernel = baseline(name)
+    source = Source.of(kernel.ptx)
+    stores = [s for s in source.statements if s.opcode.startswith("st.global")]
+    unasked = {s.number: (dataclasses.replace(s, guard="").text,) for s in stores}
+    unasked |= {
+        s.number: () for s in source.statements if s.parts[0] == "bra" and s.number < stores[0].number
+    }
+    changed = dataclasses.replace(kernel, ptx=source.with_lines(unasked))
+    assert reason(Context(changed, KERNELS[name].spec), one_block_more(changed)) is None
+
+
+# --- all together ---
+
+
+def test_no_mutant_that_the_gate_kills_is_proven_equivalent() -> None:
+    for name in ("affine_f32", "rmsnorm"):
+        kernel, emitted = KERNELS[name], baseline(name)
+        assembler = Assembler()
+        binary = assembler.assemble(emitted.ptx, "sm_89")
+        judge = Judge(Candidate(name, schedule_values(kernel.baseline), emitted, binary), assembler)
+        proven = 0
+        for mutant in sample(emitted, 60, np.random.default_rng(5)):
+            if reason(judge.context, mutant) is not None:
+                proven += 1
+                assert judge.judge(mutant).fate is Fate.EQUIVALENT, mutant
+        assert proven >= 3

@@ -1,0 +1,139 @@
+"""Which registers hold the same in all lanes of a warp: for stores that one lane makes on behalf of all.
+
+A register keeps under an exchange of lanes l and l^m, for each m of 1, 2, 4, 8, 16, or it may not. Sums (and
+extremes) of a register and its butterfly shuffle by m keep under m.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tuner.mutation.source import Source, Statement
+
+MASKS = frozenset((1, 2, 4, 8, 16))
+_REGISTER = re.compile(r"%[a-z]+\d*(?:\.[xyz])?")
+_NOT_LANES = ("%ctaid", "%nctaid", "%ntid", "%warpid")
+_COMMUTES = ("add", "max", "min")
+_PURE_TARGET = ("st", "red", "bra", "bar", "ret", "exit", "cp")
+
+
+class Lanes:
+    """Masks under which each register of an entry keeps, for blocks that are long in x only."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._definitions: dict[str, list[Statement]] = {}
+        for statement in source.statements:
+            for name in _written(statement):
+                self._definitions.setdefault(name, []).append(statement)
+        self._kept: dict[str, frozenset[int]] = dict.fromkeys(self._definitions, MASKS)
+        changed = True
+        while changed:
+            parted = self._parted()
+            changed = False
+            for name, statements in self._definitions.items():
+                now = self._kept[name]
+                for statement in statements:
+                    now &= frozenset() if statement.number in parted else self._result(statement)
+                if now != self._kept[name]:
+                    self._kept[name], changed = now, True
+
+    def kept(self, operand: str) -> frozenset[int]:
+        """Masks under which an operand keeps; for a vector or an address those of all its registers."""
+        masks = MASKS
+        for name in _REGISTER.findall(operand):
+            if name.startswith(("%tid", "%laneid")):
+                return frozenset()
+            if not name.startswith(_NOT_LANES):
+                masks &= self._kept.get(name, frozenset())
+        return masks
+
+    def one_lane(self, predicate: str) -> bool:
+        """Whether a predicate holds in just one lane of every warp: its number is a certain one."""
+        statements = self._definitions.get(predicate, [])
+        if len(statements) != 1 or not statements[0].opcode.startswith("setp.eq.") or statements[0].guard:
+            return False
+        test = statements[0]
+        lane = self._definitions.get(test.operands[1], [])
+        if len(test.parts) != 3 or len(lane) != 1 or not test.operands[2].isdigit():
+            return False
+        number, defined = int(test.operands[2]), lane[0]
+        if defined.opcode != "and.b32" or defined.operands[2] != "31" or not number < 32:
+            return False
+        return [s.opcode + s.operands[1] for s in self._definitions[defined.operands[1]]] == ["mov.u32%tid.x"]
+
+    def parted(self, line: int) -> bool:
+        """Whether lanes of a warp may have gone different ways at a line."""
+        return line in self._parted()
+
+    def _parted(self) -> set[int]:
+        lines: set[int] = set()
+        last = len(self._source.lines)
+        for statement in self._source.statements:
+            if statement.parts[0] not in ("bra", "ret", "exit") or not statement.guard:
+                continue
+            if self.kept(statement.guard) != MASKS:
+                target = self._source.labels.get(statement.operands[0], last) if statement.operands else last
+                lines.update(range(min(statement.number, target), max(statement.number, target) + 1))
+        return lines
+
+    def _result(self, statement: Statement) -> frozenset[int]:
+        head = statement.parts[0]
+        sources = statement.operands[1:]
+        masks = self.kept(statement.guard) if statement.guard else MASKS
+        if head in ("mma", "wmma", "ldmatrix", "atom", "vote", "match", "activemask"):
+            return frozenset()
+        if head == "shfl":
+            return masks & self.kept(sources[0]) if self._shuffle(statement) else frozenset()
+        by = int(sources[1], 0) if len(sources) == 2 and sources[1].isdigit() else None
+        threads = sources[:1] and self._is_thread(sources[0])
+        if threads and by is not None and head in ("shr", "div"):
+            width = 1 << min(by, 5) if head == "shr" else by
+            return masks & frozenset(m for m in MASKS if 2 * m <= width and width & (width - 1) == 0)
+        if threads and by is not None and head == "rem" and by & (by - 1) == 0:
+            return masks & frozenset(m for m in MASKS if m >= by)
+        if threads and by is not None and head == "and":
+            return masks & frozenset(m for m in MASKS if not by & m)
+        for source in sources:
+            masks &= self.kept(source)
+        return masks | self._butterfly(statement)
+
+    def _is_thread(self, register: str) -> bool:
+        """Whether a register is the thread's number, or its last bits."""
+        if register in ("%tid.x", "%laneid"):
+            return True
+        statements = self._definitions.get(register, [])
+        if len(statements) != 1 or statements[0].guard:
+            return False
+        (statement,) = statements
+        whole = statement.opcode == "mov.u32" or (
+            statement.opcode == "and.b32" and statement.operands[2] in ("31", "0x1F")
+        )
+        return whole and self._is_thread(statement.operands[1])
+
+    def _butterfly(self, statement: Statement) -> frozenset[int]:
+        """The mask of a butterfly, for a sum of a register and what its shuffle gave."""
+        if statement.parts[0] not in _COMMUTES or len(statement.operands) != 3 or statement.guard:
+            return frozenset()
+        for one, other in (statement.operands[1:], statement.operands[:0:-1]):
+            found = self._definitions.get(other, [])
+            mask = self._shuffle(found[0]) if len(found) == 1 else 0
+            of_it = mask and found[0].operands[1] == one
+            if of_it and self._unchanged(one, found[0].number, statement.number):
+                return frozenset((mask,)) | self.kept(one)
+        return frozenset()
+
+    def _unchanged(self, register: str, first: int, last: int) -> bool:
+        return not any(first < s.number < last for s in self._definitions.get(register, []))
+
+    def _shuffle(self, statement: Statement) -> int:
+        """The mask of a butterfly over the whole warp; 0 for anything else."""
+        if statement.opcode != "shfl.sync.bfly.b32" or statement.guard:
+            return 0
+        *_, mask, clamp, members = statement.operands
+        whole = int(clamp, 0) == 31 and int(members, 0) & 0xFFFFFFFF == 0xFFFFFFFF
+        return int(mask, 0) if whole and mask.isdigit() and int(mask) in MASKS else 0
+
+
+def _written(statement: Statement) -> Iterator[str]:
+    if statement.operands and statement.parts[0] not in _PURE_TARGET:
+        yield from _REGISTER.findall(statement.operands[0].replace("|", " "))
