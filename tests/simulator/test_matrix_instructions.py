@@ -268,6 +268,24 @@ def test_warps_that_take_turns_at_mma_keep_their_own_sums(types: str) -> None:
         assert np.array_equal(found[32 * warp : 32 * warp + 32], rounds * expected)
 
 
+@pytest.mark.parametrize("types", ["s32.s8.s8.s32", "f32.f16.f16.f32"])
+def test_blocks_with_sums_of_their_own_may_have_the_same_factors(types: str) -> None:
+    real = types.startswith("f32")
+    shape, ones = ("m16n8k16", "0x3C003C00") if real else ("m16n8k32", "0x01010101")
+    product = f"mma.sync.aligned.{shape}.row.col.{types} {{%r4, %r5, %r6, %r7}}, {{%r2, %r2, %r2, %r2}}, "
+    body = "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; ld.param.u64 %rd0, [out]; mul.lo.u32 %r9, %r1, 1000;"
+    body += "cvt.rn.f32.u32 %f0, %r9; mov.b32 %r9, %f0;" if real else ""
+    body += f"mov.u32 %r2, {ones}; mov.u32 %r4, %r9; mov.u32 %r5, %r9; mov.u32 %r6, %r9; mov.u32 %r7, %r9;"
+    body += f"{product}{{%r2, %r2}}, {{%r4, %r5, %r6, %r7}};" * 3
+    body += "mad.lo.u32 %r0, %r1, 32, %r0; mad.wide.u32 %rd0, %r0, 4, %rd0; st.global.b32 [%rd0], %r6; ret;"
+    out = np.zeros(96, np.float32 if real else np.int32)
+    report = run(entry(body, ("u64 out",)), {"out": out}, ("out",), outputs=("out",), grid=3)
+    depth = 16 if real else 32
+    assert report.buffers["out"].tolist() == [
+        1000 * block + 3 * depth for block in range(3) for _ in range(32)
+    ]
+
+
 def test_f16_accumulators_are_packed() -> None:
     shape, rng = SHAPES["m16n8k16 f16"], np.random.default_rng(4)
     a, b = rng.integers(-5, 6, (16, 16)), rng.integers(-5, 6, (16, 8))

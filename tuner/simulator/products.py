@@ -193,6 +193,7 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
     a_side = _pack([[step[0] for step in row] for row in rows], s, blocks, pieces, 2)
     b_side = _pack([[step[1] for step in column] for column in columns], s, blocks, pieces, 1)
     total = start_matrix(s, grid, blocks)
+    blocks = len(total)
     before = total.copy() if warps is not None else None
     depth = steps * kind.depth
     height, width = 16 * len(rows), 8 * len(columns)
@@ -206,6 +207,8 @@ def multiply_grid(s: Batch, grid: list[list[Accumulator]]) -> None:
         if kind.is_float:
             width_k = x.shape[-1] // steps
             reals = total[part].view(np.float32)
+            if len(x) == len(y) == 1:  # factors equal in all blocks, which hold different sums
+                x = np.repeat(x, len(reals), axis=0)
             for step in range(steps):
                 piece = slice(step * width_k, (step + 1) * width_k)
                 reals[...] = accumulate(reals, x[..., piece], y[..., piece].swapaxes(2, 3))
