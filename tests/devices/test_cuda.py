@@ -179,6 +179,7 @@ def test_code_that_does_not_load_is_refused_and_costs_no_worker(device: CudaDevi
     verdict = device.verify(broken, SMALL, seed=1)
     assert verdict.fault == "launch_refused"
     assert "INVALID_IMAGE" in verdict.fault_message
+    assert "`tune doctor` says whether ptxas, driver and GPU fit together" in verdict.fault_message
     assert device.verify(candidate, SMALL, seed=1).is_right
     assert device.worker.spawned == spawned
 

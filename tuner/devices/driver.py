@@ -233,8 +233,14 @@ class Driver:
 
     def load(self, cubin: bytes) -> int:
         """Handle of a module."""
-        with self._faults():
-            return self._apis.driver.moduleLoadData(cubin)
+        try:
+            with self._faults():
+                return self._apis.driver.moduleLoadData(cubin)
+        except StickyFaultError:
+            raise
+        except CandidateFaultError as fault:
+            hint = "`tune doctor` says whether ptxas, driver and GPU fit together"
+            raise CandidateFaultError(fault.kind, f"{fault}; {hint}") from fault
 
     def unload(self, module: int) -> None:
         with self._faults():
