@@ -65,11 +65,11 @@ class _Block:
             done = statement.guard and self._known.get(statement.guard) == statement.negated
             if done:
                 continue
-            if statement.opcode.startswith(_STORES):
+            own = "shared" in statement.parts and statement.parts[0] != "cp"
+            if statement.opcode.startswith(_STORES) and not own:
                 return False
-            if statement.opcode.startswith(_LOADS) and any(
-                name in self._moved for text in statement.operands for name in _REGISTER.findall(text)
-            ):
+            read = {name for text in statement.operands for name in _REGISTER.findall(text)}
+            if statement.opcode.startswith(_LOADS) and not own and read & self._moved:
                 return False
         return True
 
