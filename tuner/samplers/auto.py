@@ -110,7 +110,7 @@ class AutoCore:
         share = among.sum() / free.sum()
         if share == 0:
             return 0.0
-        return assurance(means[among], spreads[among], targets, float(share))
+        return assurance(means[among], spreads[among], targets, past.times_us, float(share))
 
     def _free(self, taken: Indices) -> NDArray[np.bool_]:
         free = np.ones(len(self._levels), dtype=np.bool_)
