@@ -98,13 +98,22 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 
 
 def edge_problems(schedule: AffineSchedule) -> tuple[Problem, ...]:
-    """One element; a ragged vector; two blocks; one more than a block; a turn half empty.
+    """One element; a block less one, one more, and one with a turn half empty; two blocks.
 
-    And a block less up to a vector: each remainder meets the guards of other threads' elements.
+    And ends at each element of the second thread's vectors in a turn, each of which has a guard of its own.
     """
-    block, turn = schedule.elements_per_block, schedule.elements_per_turn
-    short = [max(1, block - missing) for missing in range(1, schedule.vector + 1)]
-    sizes = (1, schedule.vector + 1, *short, block + 1, block + turn // 2 + 3, 2 * block)
+    s, block, turn = schedule, schedule.elements_per_block, schedule.elements_per_turn
+    own = [
+        number * s.threads * s.vector + element for number in range(s.unroll) for element in range(s.vector)
+    ]
+    sizes = (
+        1,
+        *(s.vector + end for end in own),
+        max(1, block - 1),
+        block + 1,
+        block + turn // 2 + 3,
+        2 * block,
+    )
     return tuple(SPEC.problem(n) for n in dict.fromkeys(sizes))
 
 

@@ -98,6 +98,45 @@ def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new:
     assert Values(text(*changed), {}, 32).of("%r0").hi > 12
 
 
+# --- branches ---
+
+
+def test_a_branch_that_was_not_taken_bounds_what_comes_after_it() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "ld.global.b32 %r1, [%rd0];", "setp.lt.s32 %p1, %r1, 9;"]
+    lines += ["setp.lt.and.u32 %p0, %r0, 5, %p1;", "@!%p0 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;"]
+    source = text(*lines)
+    values = Values(source, {}, 32)
+    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
+    assert values.at(source, inside).of("%r0") == Range(0, 4, 1)
+    assert values.at(source, inside).of("%r1").hi == 8
+    assert values.at(source, inside + 2).of("%r0") == Range(0, 31, 1)  # the label is reached from elsewhere
+
+
+@pytest.mark.parametrize(
+    ("comparison", "negated", "expected"),
+    [
+        ("gt.s32 %p0, %r0, 12", "", Range(0, 12, 4)),
+        ("gt.s32 %p0, %r0, 12", "!", Range(16, 124, 4)),
+        ("ge.u32 %p0, %r0, 13", "", Range(0, 12, 4)),
+        ("eq.u32 %p0, %r0, 8", "!", Range(8, 8, 0)),
+        ("ne.u32 %p0, %r0, 8", "", Range(8, 8, 0)),
+        ("lt.u32 %p0, 13, %r0", "", Range(0, 12, 4)),
+    ],
+)
+def test_every_comparison_bounds(comparison: str, negated: str, expected: Range) -> None:
+    lines = ["mov.u32 %r1, %tid.x;", "shl.b32 %r0, %r1, 2;", f"setp.{comparison};"]
+    source = text(*lines, f"@{negated}%p0 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;")
+    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
+    assert Values(source, {}, 32).at(source, inside).of("%r0") == expected
+
+
+def test_a_register_written_after_its_test_is_not_bounded() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "setp.gt.u32 %p0, %r0, 12;", "add.u32 %r0, %r0, 1;", "@%p0 bra done;"]
+    source = text(*lines, "mov.u32 %r2, %r0;", "done:", "ret;")
+    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
+    assert Values(source, {}, 32).at(source, inside).of("%r0").hi >= 32
+
+
 # --- lanes ---
 
 

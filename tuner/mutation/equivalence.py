@@ -16,7 +16,7 @@ from results.expression import evaluate
 from results.plan import KernelStep
 from tuner.mutation.demand import Demand
 from tuner.mutation.identities import form
-from tuner.mutation.lanes import MASKS, Lanes
+from tuner.mutation.lanes import Lanes
 from tuner.mutation.mutant import Mutant
 from tuner.mutation.past_the_end import stores_nothing
 from tuner.mutation.source import Source, Statement
@@ -138,6 +138,12 @@ class Case:
             return cls(context, mutant, entry, None, ())
         ((line, texts),) = mutant.changes
         return cls(context, mutant, entry, entry.by_line[line], Source.of("\n".join(texts)).statements)
+
+    @property
+    def values(self) -> Values:
+        """What registers hold where the statement stands."""
+        assert self.old is not None
+        return self.here.values.at(self.here.source, self.old.number)
 
     @property
     def here(self) -> Entry:
@@ -264,15 +270,26 @@ def _renumbered(statement: Statement, number: int = 1) -> tuple[Statement, ...]:
 
 
 def _all_lanes_alike(case: Case) -> bool:
-    """A store for which one lane stands in: other lanes of its warp store the same to the same place."""
-    old = case.old
-    if case.mutant.operator != "predicate" or old is None or old.parts[0] != "st" or old.negated:
+    """A store for which one lane stands in: other lanes of its warp store the same to the same place.
+
+    Its guard is dropped or negated, or the comparison behind it chooses other lanes.
+    """
+    old, new = case.old, case.replacement
+    if old is None:
         return False
-    steps, lanes = case.here.steps, case.here.lanes
+    lanes, steps = case.here.lanes, case.here.steps
     if any(step.block[1:] != (1, 1) or step.block[0] % 32 for step in steps):
         return False
-    alike = all(lanes.kept(operand) == MASKS for operand in old.operands)
-    return alike and lanes.one_lane(old.guard) and not lanes.parted(old.number)
+    if case.mutant.operator == "predicate":
+        return not old.negated and lanes.one_lane(old.guard) and lanes.alike(old)
+    if new is None or old.parts[0] != "setp" or not lanes.one_lane(old.operands[0]):
+        return False
+    others = new.opcode == old.opcode.replace(".eq.", ".ne.") and new.operands == old.operands
+    another = new.opcode == old.opcode and new.operands[:2] == old.operands[:2]
+    another = another and new.operands[2].isdigit() and int(new.operands[2]) < 32
+    predicate = old.operands[0]
+    uses = [s for s in case.here.source.statements if predicate in (s.guard, *s.operands[1:])]
+    return (others or another) and all(s.guard == predicate and lanes.alike(s) for s in uses)
 
 
 def _same_form(case: Case) -> bool:
@@ -285,7 +302,7 @@ def _same_value(case: Case) -> bool:
     old, new = case.old, case.replacement
     if old is None or new is None:
         return False
-    values = case.here.values
+    values = case.values
     if _only_sign_differs(old, new) and old.parts[0] in _SIGN_MATTERS:
         natural = all(values.of(operand).is_natural for operand in _compared(old))
         if natural or old.parts[0] != "setp":
@@ -349,9 +366,10 @@ def _difference(case: Case) -> int | None:
     old, new = case.old, case.replacement
     if old is None or new is None or not old.operands or not re.fullmatch(r"%[rh]\d+", old.operands[0]):
         return None
-    values = case.here.values
+    values = case.values
     if old.parts[0] == "ld" and old.operands == new.operands and old.parts[:-1] == new.parts[:-1]:
-        return _LOADED.get(frozenset((old.parts[-1], new.parts[-1])))
+        bits = _LOADED.get(frozenset((old.parts[-1], new.parts[-1])))
+        return bits & 0xFFFF if bits is not None and old.operands[0].startswith("%h") else bits
     if old.parts[0] == "shr" and _only_sign_differs(old, new):
         by = values.of(old.operands[2])
         return (0xFFFFFFFF << (32 - by.hi)) & 0xFFFFFFFF if by.lo >= 0 and by.hi < 32 else None

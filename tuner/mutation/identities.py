@@ -23,6 +23,9 @@ def form(statement: Statement) -> Form:
             return ("same", sources[0])
         if statement.opcode.startswith("mad.lo.") and sources[1] == 1:
             return ("sum", frozenset((sources[0], sources[2])))
+        if statement.opcode.startswith("shfl.sync.") and isinstance(sources[2], int):
+            # Bits of the third that the ISA does not look at: PTX ISA, shfl.sync.
+            return (statement.opcode, *sources[:2], sources[2] & 0x1F1F, *sources[3:])
         if head == "mov":
             return ("same", sources[0])
         if head == "bfe" and kind == "u32" and isinstance(sources[1], int) and isinstance(sources[2], int):

@@ -20,6 +20,7 @@ from tuner.simulator import PtxError, Report
 
 NO_PROBLEM_TELLS = f"{MORE_PROBLEMS} problems do not tell them apart"
 WITHIN_BOUND = f"rounds otherwise, within the derived bound on {MORE_PROBLEMS} problems"
+KERNEL_WRONG = "the kernel itself is wrong on one of the other problems"
 _SAME_CODE = "ptxas makes the same code of it"
 _LONGER = 20  # times the instructions that the kernel itself takes: more is called endless
 _FEWEST_STEPS = 1000
@@ -71,11 +72,8 @@ class Judge:
         self.context = Context(candidate.emitted, kernel_named(candidate.kernel).spec)
 
     def fault_of_kernel(self) -> str:
-        """What is wrong with the kernel itself, on its edge problems or on others; empty for nothing."""
-        for trial in (*self._edges, *self._more):
-            if not trial.verdict.is_right:
-                return ": ".join(_detected(trial.verdict))
-        return ""
+        """What is wrong with the kernel itself on its edge problems; empty for nothing."""
+        return _fault(self._edges)
 
     def __call__(self, mutant: Mutant | None) -> Judged | str:
         """Judge one mutant; None is the kernel itself, as `fault_of_kernel`."""
@@ -92,6 +90,9 @@ class Judge:
             known = known or reason(self.context, mutant)
             if known is not None:
                 return Judged(mutant, Fate.EQUIVALENT, known)
+            fault = _fault(self._more)
+            if fault:
+                return Judged(mutant, Fate.ALIVE, KERNEL_WRONG, fault)
             wrong, rounds_more = _tried(candidate, self._more)
         except PtxError as error:
             return Judged(mutant, Fate.KILLED, "refused", str(error))
@@ -149,6 +150,12 @@ class _Trial:
                 break
             steps *= 2
         return cls(posed, _LONGER * steps, _outputs(candidate, report), posed.verdict(report))
+
+
+def _fault(trials: Iterable[_Trial]) -> str:
+    """The first fault of the kernel itself; empty for none."""
+    wrong = (trial.verdict for trial in trials if not trial.verdict.is_right)
+    return next((": ".join(_detected(verdict)) for verdict in wrong), "")
 
 
 def _outputs(candidate: Candidate, report: Report) -> dict[str, bytes]:

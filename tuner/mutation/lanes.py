@@ -61,9 +61,10 @@ class Lanes:
             return False
         return [s.opcode + s.operands[1] for s in self._definitions[defined.operands[1]]] == ["mov.u32%tid.x"]
 
-    def parted(self, line: int) -> bool:
-        """Whether lanes of a warp may have gone different ways at a line."""
-        return line in self._parted()
+    def alike(self, store: Statement) -> bool:
+        """Whether all lanes of a warp that come to a store would store the same to the same place."""
+        same = all(self.kept(operand) == MASKS for operand in store.operands)
+        return store.parts[0] == "st" and same and store.number not in self._parted()
 
     def _parted(self) -> set[int]:
         lines: set[int] = set()

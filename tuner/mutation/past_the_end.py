@@ -45,23 +45,24 @@ class _Block:
             for s in source.statements
             if s.opcode == "ld.param.u32" and s.operands[1] == f"[param_{size}]"
         }
-        self._single = {
-            name: each[0]
-            for name, each in definitions(source).items()
-            if len(each) == 1 and not each[0].guard
-        }
+        self._single = {name: each[0] for name, each in definitions(source).items() if not each[0].guard}
         self._size &= self._single.keys()
         self._past: set[str] = set()
         self._spent: set[str] = set()
         self._last: set[str] = set()
         self._known: dict[str, bool] = {}
-        for statement in source.statements:  # single definitions stand before their uses
+        for statement in source.statements:  # definitions stand before their uses
             if statement.operands and self._single.get(statement.operands[0]) == statement:
                 self._enter(statement)
         self._moved = self._dependent()
 
     def stores_nothing(self) -> bool:
-        for statement in self._reached():
+        reached = self._reached()
+        facts = self._past | self._spent | self._last | self._size | self._known.keys()
+        written = [s.operands[0] for s in reached if s.operands and s.operands[0] in facts]
+        if len(set(written)) < len(written):  # a later definition is come to: nothing is known
+            return False
+        for statement in reached:
             done = statement.guard and self._known.get(statement.guard) == statement.negated
             if done:
                 continue

@@ -7,9 +7,11 @@ taken to be at most `LARGEST_SIZE`: beyond that, no operand fits a GPU.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import product
 
+from tuner.mutation.branches import Fact, facts_at
 from tuner.mutation.loops import counters
 from tuner.mutation.source import Source, Statement
 
@@ -185,6 +187,15 @@ class Values:
             return self._fixed.get(operand) or self.registers.get(operand, ANY)
         return Range(value, value, 0)
 
+    def at(self, source: Source, line: int) -> "Values":
+        """What the registers hold at a line, for the branches before it that were not taken."""
+        found = copy(self)
+        found.registers = dict(self.registers)
+        for fact in facts_at(source, line):
+            if fact.register in found.registers:
+                found.registers[fact.register] = _within(found, fact)
+        return found
+
     def combinations(self, operands: Sequence[str]) -> Iterator[tuple[int, ...]] | None:
         """Every combination of values of operands; None where there are too many."""
         names = list(dict.fromkeys(operands))
@@ -285,6 +296,26 @@ class Values:
             return self._sizes.get(name, ANY)
         widths = {"u8": Range(0, 255, 1), "u16": Range(0, 65535, 1), "s8": Range(-128, 127, 1)}
         return widths.get(parts[-1], ANY)
+
+
+def _within(values: Values, fact: Fact) -> Range:
+    """The values of a register for which a comparison holds; all where that leaves no range."""
+    known, other = values.of(fact.register), values.of(fact.other)
+    lo, hi = known.lo, known.hi
+    if fact.kind == "u32":
+        if other.lo < 0 or (lo < 0 and fact.comparison not in ("lt", "le", "eq")):
+            return known
+        lo = max(lo, 0 if known.step <= 1 else lo)
+        if lo < 0:
+            return known
+    if fact.comparison in ("lt", "le", "eq"):
+        hi = min(hi, other.hi - (fact.comparison == "lt"))
+    if fact.comparison in ("gt", "ge", "eq"):
+        lo = max(lo, other.lo + (fact.comparison == "gt"))
+    step = known.step or 1
+    lo = known.lo + -(-(lo - known.lo) // step) * step
+    hi = known.lo + (hi - known.lo) // step * step
+    return Range(lo, hi, 0 if lo == hi else step) if lo <= hi else known
 
 
 def _up_to(last: int) -> Range:
