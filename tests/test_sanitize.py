@@ -252,7 +252,7 @@ def test_an_entry_that_is_not_there_names_those_that_are(
         (["zeros:u32:8y", "out:u32:128", "1"], "a shape is whole numbers joined by x and a seed is one, got"),
         (["zeros:u32", "out:u32:128", "1"], "the form is zeros:TYPE:SHAPE, got 'zeros:u32'"),
         (["zeros:u32:99999999x99999", "out:u32:128", "1"], "a buffer has at most 17179869184 bytes, got "),
-        (["nothing:u32:4", "out:u32:128", "1"], "an argument is in:, out:, zeros:, random:, same:, bytes:,"),
+        (["nothing:u32:4", "out:u32:128", "1"], "an argument is in:, out:, zeros:, random:, same:, map:, bytes:,"),
         (["same:y", "out:u32:128", "1"], "'same:y' names no earlier buffer; known are none"),
         (["a=zeros:u32:1", "a=out:u32:128", "1"], "two buffers are named 'a'; same:a passes one"),
         (["in:/no/such.npy", "out:u32:128", "1"], "cannot read /no/such.npy: No such file or directory"),
@@ -308,3 +308,38 @@ def test_python_raises_what_the_command_says() -> None:
         sanitize(REVERSE, [], grid=(1, 1, 1), block=(32, 1, 1))
     with pytest.raises(ArgumentError, match="x must be C-contiguous"):
         sanitize(REVERSE, [np.zeros((4, 4)).T, "out:u32:1", 1], grid=(1, 1, 1), block=(32, 1, 1))
+
+
+@pytest.mark.skipif(not cuda_compiler.available(), reason="NVRTC is not installed")
+def test_tensor_maps_are_described_by_their_buffers(tmp_path: Path) -> None:
+    source = (Path(__file__).parent / "simulator" / "cuda" / "tensors.cu").read_text()
+    a = np.random.default_rng(3).integers(-4, 5, (64, 64)).astype(np.float16)
+    np.save(tmp_path / "a.npy", a)
+    found = sanitize(
+        cuda_compiler.compile_cuda(source, "sm_90a"),
+        [
+            f"a=map:in:{tmp_path / 'a.npy'},box=64x64,swizzle=128",
+            "map:same:a,box=64x64,swizzle=128",
+            "c=map:out:f32:64x64,box=64x64",
+            64,
+        ],
+        grid=(1, 1, 1),
+        block=(128, 1, 1),
+    )
+    assert found.report.clean, [str(fault) for fault in found.report.faults]
+    assert np.array_equal(found.report.buffers["c"], a.astype(np.float64) @ a.astype(np.float64).T)
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("map:zeros:f16:64x64", "map:BUFFER,box=SHAPE"),
+        ("map:zeros:f16:64x64,box=64x64,turns=3", "swizzle, steps, fill, type as options"),
+        ("map:zeros:f16:64x64,box=64x60,swizzle=128", "must be multiples of 16 bytes, got 120"),
+        ("map:same:a,box=64", "no earlier buffer"),
+    ],
+)
+def test_tensor_maps_that_cannot_be_give_one_line(argument: str, reason: str) -> None:
+    with pytest.raises(ArgumentError, match=reason) as raised:
+        sanitize(REVERSE, [argument, "out:u32:128", 128], grid=(1, 1, 1), block=(128, 1, 1))
+    assert "\n" not in str(raised.value)

@@ -6,6 +6,8 @@ A buffer is one of
     zeros:TYPE:SHAPE
     random:TYPE:SHAPE[:SEED]       standard normal, or integers over the whole range
     same:NAME                      the buffer of an earlier argument once more
+    map:BUFFER,box=SHAPE[,...]     a tensor map of the whole of one of these; its options are swizzle=BYTES,
+                                   steps=SHAPE, fill=nan and type=TYPE
 with TYPE of u8, s8, ... s64, f16, bf16, f32, f64 and SHAPE as 64x32. NAME= before it names the buffer, which
 else has the name of its parameter. A scalar is a number (5, 0x10, 0.5), typed by its parameter, or
 TYPE:NUMBER. A struct passed by value is bytes:FILE.npy.
@@ -19,19 +21,22 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.simulator import PtxError, TensorMap
 from tuner.simulator.syntax import Function, Variable
 
 MOST_BYTES = 1 << 34
 """Of one generated buffer: a slip of the pen is refused before it takes the memory."""
 SEED = 0
 
-Given: TypeAlias = str | int | float | NDArray[Any]
+Given: TypeAlias = str | int | float | NDArray[Any] | TensorMap
 _TYPES: dict[str, np.dtype[Any]] = {
     **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     **{f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     "bf16": np.dtype(np.uint16),  # NumPy has no bfloat16: its bits
 }
+_BUFFERS = ("in", "out", "zeros", "random", "same")
+_MAP_OPTIONS = ("box", "swizzle", "steps", "fill", "type")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
 
@@ -45,7 +50,7 @@ class Prepared:
     def __init__(self, function: Function, given: Sequence[Given]) -> None:
         self.buffers: dict[str, NDArray[Any]] = {}
         self.undefined: list[str] = []
-        self.arguments: list[str | int | float | bytes] = []
+        self.arguments: list[str | int | float | bytes | TensorMap] = []
         if len(given) != len(function.parameters):
             names = ", ".join(f".{one.type} {one.name}" for one in function.parameters) or "none"
             raise ArgumentError(
@@ -55,37 +60,68 @@ class Prepared:
         for variable, one in zip(function.parameters, given, strict=True):
             self.arguments.append(self.argument(variable, one))
 
-    def argument(self, variable: Variable, given: Given) -> str | int | float | bytes:
+    def argument(self, variable: Variable, given: Given) -> str | int | float | bytes | TensorMap:
         if isinstance(given, np.ndarray):
             return self.buffer(variable.name, _checked(given, variable.name))
         if not isinstance(given, str):
             return given
-        name, equals, text = given.rpartition("=") if "=" in given.split(":")[0] else ("", "", given)
+        name, equals, text = given.partition("=") if "=" in given.split(":")[0] else ("", "", given)
         if equals and not name.isidentifier():
             raise ArgumentError(f"a buffer's name is letters, digits and _, got {name!r} in {given!r}")
         kind, colon, rest = text.partition(":")
         if not colon:
             return _number(variable, text)
         name = name or variable.name
-        if kind == "in":
-            return self.buffer(name, read_array(Path(rest)))
+        if kind in _BUFFERS:
+            return self.named(given, name, kind, rest)
+        if kind == "map":
+            return self.tensor_map(given, name, rest)
         if kind == "bytes":
             return read_array(Path(rest)).tobytes()
+        if kind in _TYPES:
+            return _typed(variable, kind, rest)
+        raise ArgumentError(
+            f"an argument is in:, out:, zeros:, random:, same:, map:, bytes:, a type and a number, or a "
+            f"number, got {given!r}"
+        )
+
+    def named(self, given: str, name: str, kind: str, rest: str) -> str:
+        """The name of the buffer that a text asks for."""
+        if kind == "in":
+            return self.buffer(name, read_array(Path(rest)))
         if kind == "same":
             if rest not in self.buffers:
                 known = ", ".join(self.buffers) or "none"
                 raise ArgumentError(f"{given!r} names no earlier buffer; known are {known}")
             return rest
-        if kind in ("out", "zeros", "random"):
-            if kind == "out":
-                self.undefined.append(name)
-            return self.buffer(name, _generated(given, kind, rest))
-        if kind in _TYPES:
-            return _typed(variable, kind, rest)
-        raise ArgumentError(
-            f"an argument is in:, out:, zeros:, random:, same:, bytes:, a type and a number, or a number, "
-            f"got {given!r}"
-        )
+        if kind == "out":
+            self.undefined.append(name)
+        return self.buffer(name, _generated(given, kind, rest))
+
+    def tensor_map(self, given: str, name: str, text: str) -> TensorMap:
+        """A tensor map of a whole buffer; shapes in the order of the buffer's."""
+        source, *options = text.split(",")
+        kind, _, rest = source.partition(":")
+        chosen = dict(option.partition("=")[::2] for option in options)
+        if kind not in _BUFFERS or "box" not in chosen or not set(chosen) <= set(_MAP_OPTIONS):
+            raise ArgumentError(
+                f"a tensor map is map:BUFFER,box=SHAPE, with {', '.join(_MAP_OPTIONS[1:])} as options, "
+                f"got {given!r}"
+            )
+        buffer = self.named(given, name, kind, rest)
+        declared = rest.split(":")[0] if kind in ("out", "zeros", "random") else ""
+        try:
+            return TensorMap.of(
+                buffer,
+                self.buffers[buffer],
+                _shape(given, chosen["box"])[::-1],
+                chosen.get("type", declared),
+                element_strides=_shape(given, chosen["steps"])[::-1] if "steps" in chosen else (),
+                swizzle=_shape(given, chosen.get("swizzle", "0"))[0],
+                fill=chosen.get("fill", "zero"),
+            )
+        except PtxError as error:
+            raise ArgumentError(f"{error} in {given!r}") from None
 
     def buffer(self, name: str, array: NDArray[Any]) -> str:
         if name in self.buffers:
@@ -127,10 +163,8 @@ def _generated(given: str, kind: str, text: str) -> NDArray[Any]:
     dtype = _TYPES.get(parts[0])
     if dtype is None:
         raise ArgumentError(f"a type is one of {', '.join(_TYPES)}, got {parts[0]!r} in {given!r}")
-    sizes = parts[1].split("x")
-    if not all(size.isascii() and size.isdigit() for size in (*sizes, *parts[2:])):
-        raise ArgumentError(f"a shape is whole numbers joined by x and a seed is one, got {given!r}")
-    shape = tuple(map(int, sizes))
+    shape = _shape(given, parts[1])
+    _shape(given, "x".join(parts[2:]) or "0")
     nbytes = dtype.itemsize
     for size in shape:
         nbytes *= size
@@ -139,6 +173,13 @@ def _generated(given: str, kind: str, text: str) -> NDArray[Any]:
     if kind != "random":
         return np.zeros(shape, dtype)
     return _random(parts[0], shape, np.random.default_rng(int(parts[2]) if len(parts) == 3 else SEED))
+
+
+def _shape(given: str, text: str) -> tuple[int, ...]:
+    sizes = text.split("x")
+    if not all(size.isascii() and size.isdigit() for size in sizes):
+        raise ArgumentError(f"a shape is whole numbers joined by x and a seed is one, got {given!r}")
+    return tuple(map(int, sizes))
 
 
 def _random(type_name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:

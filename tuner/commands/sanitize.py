@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 _ARGUMENT_HELP = (
     "One for each parameter, in order. A buffer: in:FILE.npy, out:TYPE:SHAPE (undefined until written), "
     "zeros:TYPE:SHAPE, random:TYPE:SHAPE[:SEED], same:NAME (an earlier one). A scalar: a number as the "
-    "parameter types it, or TYPE:NUMBER. A struct: bytes:FILE.npy. TYPE is u8 s8 .. s64 f16 bf16 f32 f64, "
-    "SHAPE as 64x32. NAME=... before a buffer names it. Repeatable."
+    "parameter types it, or TYPE:NUMBER. A struct: bytes:FILE.npy. A tensor map: "
+    "map:BUFFER,box=SHAPE[,swizzle=BYTES]. TYPE is u8 s8 .. s64 f16 bf16 f32 f64, SHAPE as 64x32. NAME=... "
+    "before a buffer names it. Repeatable."
 )
 
 

@@ -10,6 +10,7 @@ from tuner.simulator.parser import parse
 from tuner.simulator.report import FAULT_KINDS, Fault, Report, Unwritten
 from tuner.simulator.simulation import Launch, Memset, simulate
 from tuner.simulator.syntax import Module, PtxError
+from tuner.simulator.tensor_maps import TensorMap
 
 __all__ = [
     "FAULT_KINDS",
@@ -20,6 +21,7 @@ __all__ = [
     "Module",
     "PtxError",
     "Report",
+    "TensorMap",
     "Traffic",
     "Unwritten",
     "parse",

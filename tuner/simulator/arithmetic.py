@@ -304,7 +304,7 @@ def _addresses(opcode: Opcode) -> Recipe:
 def cvta(opcode: Opcode) -> Recipe:
     """Between a state space and generic addresses, where every space has its own window."""
     opcode.flag("to")
-    space = opcode.choice("global", "shared", "shared::cta", "local", "const", "param")
+    space = opcode.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param")
     if space in ("global", "const", "param") or "u32" in opcode.modifiers:
         return _addresses(opcode)
     opcode.type("u64")

@@ -55,7 +55,8 @@ COMMUTING: dict[str, Any] = {
 }
 
 
-def _update(operation: str, scalar: Scalar) -> Update:
+def update_of(operation: str, scalar: Scalar) -> Update:
+    """Return what an atomic, or a reduction by a bulk copy, does to a value in memory."""
     view, storage = scalar.view, scalar.storage
     if operation == "exch":
         return lambda old, value, _: value
@@ -118,7 +119,8 @@ def atom(opcode: Opcode) -> Recipe:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     opcode.flag("noftz")
     order, policy = take_order(opcode) or "relaxed", take_hints(opcode)
-    space = opcode.choice("global", "shared", "shared::cta", default="generic").split("::")[0]
+    space = opcode.choice("global", "shared", "shared::cta", "shared::cluster", default="generic")
+    space = space.split("::")[0]
     name = opcode.choice("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
     count = int(opcode.choice("v2", "v4", "v8", default="v1")[1:])
     scalar = opcode.type()
@@ -127,7 +129,7 @@ def atom(opcode: Opcode) -> Recipe:
         raise UnknownModifierError(f"{opcode.text} is not simulated")
     whole = scalar.kind in "usb" and scalar.name not in ("f16x2", "bf16x2")
     at_once = (COMMUTING[name], scalar.view) if name in COMMUTING and whole and not returns else None
-    update = update_global = _update(name, scalar)
+    update = update_global = update_of(name, scalar)
     if (name, scalar.name) == ("add", "f32"):  # flushes subnormals in global memory (PTX ISA, `atom`)
         update_global = _float_update(name, scalar, flush=True)
     operation = Operation(scalar, order, update, update_global, at_once)

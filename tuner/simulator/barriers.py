@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.clusters import ClusterBarrier
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
@@ -59,10 +60,13 @@ class Barriers:
         self.batch = batch
         self.arrivals: dict[int, list[Arrival]] = {}
         self.warps: list[tuple[Block, Mask, Mask]] = []
+        self.cluster = ClusterBarrier(batch)
 
     @property
     def waiting(self) -> bool:
-        return bool(self.warps) or any(arrival.waits for found in self.arrivals.values() for arrival in found)
+        if self.warps or self.cluster.waiting:
+            return True
+        return any(arrival.waits for found in self.arrivals.values() for arrival in found)
 
     def full(self, mask: Any) -> Mask:
         lanes: Mask = np.broadcast_to(True if mask is None else mask, (self.batch.blocks, self.batch.threads))
@@ -127,6 +131,7 @@ class Barriers:
         for number in list(self.arrivals):
             self.release(number)
         self.release_warps()
+        self.cluster.release()
 
     def release(self, number: int) -> None:
         """Let the blocks go on for which a barrier is complete."""
@@ -270,4 +275,6 @@ class Barriers:
             for arrival in found:
                 if arrival.waits:
                     return arrival.block, arrival.lanes
+        if self.cluster.waiting:
+            return self.cluster.waiting[0]
         return (self.warps[0][0], self.warps[0][1]) if self.warps else None

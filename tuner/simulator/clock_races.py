@@ -229,9 +229,10 @@ class ClockRaces:
         values: Any = None,
         in_flight: bool = False,
         order: str = "",
+        threads: Any = None,
     ) -> None:
         """Check and note a write; strong writes race with plain accesses only."""
-        block, thread, cell = self.select(offsets, nbytes, mask, None)
+        block, thread, cell = self.select(offsets, nbytes, mask, threads)
         self.check_reads(batch, block, thread, cell, site)
         self.check_write(batch, block, thread, cell, site, "written")
         if order:
@@ -275,6 +276,12 @@ class ClockRaces:
         block, thread, cell = self.select(offsets, nbytes, mask, None)
         self.write_thread[block, cell] = thread
         self.write_time[block, cell] = self.own(block, thread)
+
+    def land_at(self, block: int, thread: int, offsets: Any, nbytes: int) -> None:
+        """A copy to offsets (N,) of one block has landed: it is a thread's write of now."""
+        cells = (offsets[:, None] >> self.shift) + np.arange(max(nbytes >> self.shift, 1))
+        self.write_thread[block, cells] = thread
+        self.write_time[block, cells] = self.own(block, thread)
 
     def atomic(
         self,

@@ -9,11 +9,12 @@ from tuner.simulator.global_races import GlobalOrder
 from tuner.simulator.memory import GlobalMemory
 from tuner.simulator.program import Program
 from tuner.simulator.report import Findings
+from tuner.simulator.tensor_maps import TensorMap
 
 
 @dataclass(slots=True)
 class Context:
-    """What all batches of one launch share."""
+    """What all batches of one launch share; `tensor_maps` by their place among the parameters."""
 
     program: Program
     step: int
@@ -28,6 +29,7 @@ class Context:
     count: bool
     step_budget: int
     seed: int
+    tensor_maps: dict[int, TensorMap]
     block_warps: list[int] = field(default_factory=list)
     order: GlobalOrder = field(default_factory=GlobalOrder)
 

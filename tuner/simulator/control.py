@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.simulator.barriers import BarrierOperands
 from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.clusters import cluster_barrier
 from tuner.simulator.instructions import (
     Control,
     Effect,
@@ -13,7 +14,6 @@ from tuner.simulator.instructions import (
     Recipe,
     Registers,
     Site,
-    UnknownModifierError,
     instruction,
 )
 from tuner.simulator.scalar_types import PREDICATE, U32
@@ -53,7 +53,7 @@ def exit_(opcode: Opcode) -> Recipe:
 def bar(opcode: Opcode) -> Recipe:
     """`bar` is `barrier.aligned`; arrive does not wait, red reduces a predicate over all that arrive."""
     if opcode.name == "barrier" and opcode.flag("cluster"):
-        raise UnknownModifierError(f"{opcode.text} is not simulated")
+        return cluster_barrier(opcode)
     opcode.flag("cta")
     action = opcode.choice("warp", "sync", "arrive", "red")
     if action == "warp":

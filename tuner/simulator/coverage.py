@@ -7,6 +7,7 @@ import tuner.simulator.arithmetic
 import tuner.simulator.async_copies
 import tuner.simulator.atomics
 import tuner.simulator.bits
+import tuner.simulator.clusters
 import tuner.simulator.comparisons
 import tuner.simulator.control
 import tuner.simulator.conversions

@@ -176,11 +176,13 @@ class GlobalRaces:
         return np.zeros(self.cells, np.int64)
 
     def select(
-        self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, lanes: Any, site: Site
+        self, batch: Batch, offsets: NDArray[np.int64], nbytes: int, lanes: Any, site: Site, threads: Any
     ) -> tuple[Any, ...]:
-        """Return flat (cells, keys, rows of the batch, threads) of an access."""
-        shape = (batch.blocks, batch.threads)
+        """Return flat (cells, keys) of an access by lanes (B, T); or (B, N) by `threads` (1, N)."""
         keys = batch.global_keys() + (site.number & ((1 << SITE_BITS) - 1))
+        shape = (batch.blocks, batch.threads)
+        if threads is not None:
+            shape, keys = offsets.shape, stretched(keys, shape)[:, threads[0]]
         cells = stretched(offsets >> self.shift, shape)
         if lanes is None and batch.existing is None:
             cells, keys, chosen = cells.ravel(), keys.ravel(), None
@@ -193,8 +195,11 @@ class GlobalRaces:
             keys = np.repeat(keys, count)
         return cells, keys
 
-    def read(self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, order: str = "") -> None:
-        cells, keys = self.select(batch, offsets, nbytes, lanes, site)
+    def read(
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, order: str = "",
+        threads: Any = None,
+    ) -> None:  # fmt: skip
+        cells, keys = self.select(batch, offsets, nbytes, lanes, site, threads)
         if order:
             self.strong(batch, cells, keys, True, False, order)
             return
@@ -205,9 +210,10 @@ class GlobalRaces:
         _note(self.reads, cells, keys)
 
     def write(
-        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, values: Any, order: str = ""
-    ) -> None:
-        cells, keys = self.select(batch, offsets, nbytes, lanes, site)
+        self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, site: Site, values: Any, order: str = "",
+        threads: Any = None,
+    ) -> None:  # fmt: skip
+        cells, keys = self.select(batch, offsets, nbytes, lanes, site, threads)
         self.check(batch, self.reads, cells, keys, site, "written", "read")
         same = (offsets, nbytes, lanes, values)
         self.check(batch, self.writes, cells, keys, site, "written", "written", same)
@@ -233,9 +239,10 @@ class GlobalRaces:
         site: Site,
         order: str = "relaxed",
         turns: Any = None,
+        threads: Any = None,
     ) -> None:
         """Check and note an atomic; `turns` is the order in which lanes take their turn."""
-        cells, keys = self.select(batch, offsets, nbytes, lanes, site)
+        cells, keys = self.select(batch, offsets, nbytes, lanes, site, threads)
         self.check(batch, self.writes, cells, keys, site, "changed atomically", "written")
         self.check(batch, self.reads, cells, keys, site, "changed atomically", "read")
         if turns is not None and len(turns) == len(cells):
@@ -319,7 +326,7 @@ class GlobalRaces:
         self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site
     ) -> bool:
         """Several threads store the same value to one place: a note."""
-        shape = (batch.blocks, batch.threads)
+        shape = _lanes_shape(batch, offsets, lanes)
         chosen = batch.active_lanes() if lanes is None else stretched(lanes, shape)
         index = stretched(offsets, shape)[chosen] >> (nbytes.bit_length() - 1)
         present = self.buffer.view(nbytes)[index]
@@ -338,7 +345,7 @@ class GlobalRaces:
     def equal_in_instruction(
         self, batch: Batch, offsets: Any, nbytes: int, lanes: Any, values: Any, site: Site
     ) -> bool:
-        shape = (batch.blocks, batch.threads)
+        shape = _lanes_shape(batch, offsets, lanes)
         chosen = batch.active_lanes() if lanes is None else stretched(lanes, shape)
         where = stretched(offsets, shape)[chosen]
         stored = np.ascontiguousarray(stretched(values, shape)[chosen]).view(np.uint8).reshape(len(where), -1)
@@ -374,6 +381,12 @@ class GlobalRaces:
             None if block == MANY_BLOCKS else block,
             None if thread == MANY_THREADS else thread,
         )
+
+
+def _lanes_shape(batch: Batch, offsets: Any, lanes: Any) -> tuple[int, int]:
+    """Return (B, T), or (B, N) of an access that is not one for each thread."""
+    columns = offsets.shape[1] if lanes is None or offsets.shape[1] > 1 else lanes.shape[1]
+    return batch.blocks, batch.threads if columns == 1 else columns
 
 
 def _note(table: Keys, cells: Keys, keys: Keys) -> None:

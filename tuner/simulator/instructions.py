@@ -124,6 +124,7 @@ class Control:
 
 
 Recipe: TypeAlias = Compute | Effect | Control
+REASONS = {"tensormap": ": a tensor map is opaque; describe it by a TensorMap that is passed to the launch"}
 _TABLE: dict[str, Callable[[Opcode], Recipe]] = {}
 
 
@@ -151,7 +152,8 @@ def decode(text: str) -> Recipe:
     opcode = Opcode(text)
     function = _TABLE.get(opcode.name)
     if function is None:
-        raise UnknownModifierError(f"instruction {opcode.name} is not simulated")
+        reason = REASONS.get(opcode.name, "")
+        raise UnknownModifierError(f"instruction {opcode.name} is not simulated{reason}")
     recipe = function(opcode)
     opcode.finish()
     return recipe
@@ -170,6 +172,7 @@ class Site:
         fences, shared_atomic: a fence; an atomic that may reach shared memory. Together they order
             threads, too.
         stores_through: slots of the addresses it stores to, outside shared memory.
+        stores_tensors: whether it stores to what tensor maps describe.
         parameter: byte offset of the kernel parameter it loads, -1 for none.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
     """
@@ -191,6 +194,7 @@ class Site:
         self.fences = False
         self.shared_atomic = False
         self.stores_through: list[int] = []
+        self.stores_tensors = False
         self.parameter = -1
 
     @property

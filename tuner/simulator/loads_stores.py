@@ -13,11 +13,12 @@ from tuner.simulator.local_memory import load_local, store_local
 from tuner.simulator.memory import ELEMENTS, LOCAL_WINDOW, SHARED_WINDOW, Index
 from tuner.simulator.scalar_types import Scalar
 from tuner.simulator.syntax import SINK, Address
+from tuner.simulator.tensor_maps import MAP_BYTES
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
 
-SPACES = ("global", "shared", "shared::cta", "local", "param", "const")
+SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const")
 _ORDER = ("weak", "relaxed", "acquire", "release", "volatile", "mmio")
 _SCOPE = ("cta", "cluster", "gpu", "sys")
 _CACHE = ("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt")
@@ -82,7 +83,7 @@ def ld(opcode: Opcode) -> Recipe:
             found = _parameter(site)
             if found is not None:
                 site.parameter = found
-                return _load_parameter(found, scalar, slots)
+                return _load_parameter(site, scalar, slots)
         base, offset = site.address(site.operands[1])
         load = _loader(space, scalar.nbytes * count, site, order)
 
@@ -107,8 +108,13 @@ def _parameter(site: Site) -> int | None:
     return None
 
 
-def _load_parameter(start: int, scalar: Scalar, slots: list[tuple[int, int, np.dtype[Any]]]) -> Closure:
+def _load_parameter(site: Site, scalar: Scalar, slots: list[tuple[int, int, np.dtype[Any]]]) -> Closure:
+    start = site.parameter
+
     def run(r: Registers, s: Batch) -> None:
+        if any(0 <= start - place < MAP_BYTES for place in s.context.tensor_maps):
+            message = "the bytes of a tensor map are opaque: only tensor copies read them"
+            s.fault("uninitialised", message, site, s.active_lanes(), start, "param")
         for number, slot, stored in slots:
             value = np.frombuffer(s.context.parameters, scalar.storage, 1, start + number * scalar.nbytes)
             s.write(r, slot, extended(value.reshape(1, 1), scalar, stored))

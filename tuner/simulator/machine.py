@@ -29,6 +29,7 @@ from tuner.simulator.memory import SharedMemory
 from tuner.simulator.program import Block
 from tuner.simulator.races import SharedRaces
 from tuner.simulator.specials import special_value
+from tuner.simulator.transfers import end_sendings
 
 Mask = NDArray[np.bool_]
 WARP = 32
@@ -103,6 +104,8 @@ class Batch:
                     return False
         except Stopped:
             self.pending = {}
+        if "sendings" in self.state:
+            end_sendings(self)
         del self.barriers  # which refers back: without the cycle, all this memory is free at once
         return True
 
@@ -110,13 +113,14 @@ class Batch:
         """Take the group of the lowest basic block; but let others go before one that has just polled in
         vain.
 
-        Lanes of the polling warps wait for their warp to come together again, unless nothing else is left to
+        Lanes of the polling warps (or warpgroups) wait to come together again, unless nothing else is left to
         try.
         """
         lowest = min(self.pending)
         if self.polled in self.pending and len(self.pending) > 1:
-            polling = self.barriers.full(self.pending[self.polled]).reshape(self.blocks, -1, WARP)
-            other_warps = np.repeat(~polling.any(axis=2), WARP, axis=1)
+            together = self.program.together if self.threads % self.program.together == 0 else WARP
+            polling = self.barriers.full(self.pending[self.polled]).reshape(self.blocks, -1, together)
+            other_warps = np.repeat(~polling.any(axis=2), together, axis=1)
             for index in sorted(self.pending):
                 if index == self.polled:
                     continue
@@ -234,6 +238,13 @@ class Batch:
             self.add_pending(block.index + 1, rest)
         if arriving is not False:
             self.barriers.arrive_warp(block, arriving)
+
+    def end_cluster_wait(self, block: Block) -> None:
+        arriving, rest = self.split(block)
+        if rest is not False:
+            self.add_pending(block.index + 1, rest)
+        if arriving is not False:
+            self.barriers.cluster.wait(block, self.barriers.full(arriving))
 
     def new_epoch(self, released: Mask | None) -> None:
         """A whole-block barrier is complete in the released blocks, or in all."""

@@ -36,10 +36,22 @@ SCRAMBLE = 0x5BD1E995A4D10000
 
 
 @dataclass(slots=True)
+class Landing:
+    """Pieces (N,) of 16 bytes that a copy brings to shared memory of one block."""
+
+    offsets: Any
+    data: Any
+
+    def part(self, pieces: slice) -> Landing:
+        return Landing(self.offsets[pieces], self.data[pieces])
+
+
+@dataclass(slots=True)
 class Mbarrier:
     """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived.
 
-    `landing` are bulk copies that it counts, which land for who waits for it. `asked` are the warps that
+    `landing` are copies that this phase has counted, `landed` those of complete phases, which land for who
+    waits. `asked` are the warps that
     have polled since the latest phase began.
     """
 
@@ -49,7 +61,8 @@ class Mbarrier:
     phase: int = 0
     gathered: Any = None
     released: Any = None
-    landing: list[Any] = field(default_factory=list)
+    landing: list[Landing] = field(default_factory=list)
+    landed: list[Landing] = field(default_factory=list)
     asked: set[int] = field(default_factory=set)
 
 
@@ -78,11 +91,21 @@ def finish_phase(barrier: Mbarrier) -> None:
         barrier.phase += 1
         barrier.pending = barrier.expected
         barrier.asked.clear()
+        barrier.landed += barrier.landing
+        barrier.landing = []
         barrier.released, barrier.gathered = barrier.gathered, None
 
 
-def arrive_bytes(barrier: Mbarrier, nbytes: int) -> None:
-    """Bytes of a bulk copy are complete."""
+def arrive_bytes(barrier: Mbarrier, landing: Landing, nbytes: int) -> None:
+    """Bytes of a copy are complete; those that the phase does not expect come after its end."""
+    expected = barrier.transactions
+    if barrier.pending <= 0 and 0 < expected < nbytes and expected % 16 == 0:
+        after = max(len(landing.offsets) - expected // 16, 0)
+        barrier.landing.append(landing.part(slice(after, None)))
+        barrier.transactions = 0
+        finish_phase(barrier)
+        landing, nbytes = landing.part(slice(after)), nbytes - expected
+    barrier.landing.append(landing)
     barrier.transactions -= nbytes
     finish_phase(barrier)
 
@@ -94,17 +117,26 @@ def plain_shared(address: Any) -> Any:
 
 
 def acquire(s: Batch, barrier: Mbarrier, block: int, thread: int) -> None:
-    """A completed wait orders the thread after all that arrived in the phase, and lands its bulk copies."""
-    for offsets, data, lanes, site in barrier.landing:
-        s.shared.store(offsets, 16, data, lanes)
-        if isinstance(s.races, ClockRaces):
-            s.races.land(offsets, 16, lanes, site)
-            issuer = np.nonzero(np.broadcast_to(lanes, (s.blocks, s.threads))[block])[0]
-            clock = s.races.snapshot(block, issuer)
-            barrier.released = clock if barrier.released is None else np.maximum(barrier.released, clock)
-    barrier.landing.clear()
-    if isinstance(s.races, ClockRaces) and barrier.released is not None:
-        s.races.clocks[block, thread] = np.maximum(s.races.clocks[block, thread], barrier.released)
+    """A completed wait orders the thread after all that arrived in the phase, and lands its copies.
+
+    They count as writes of the first thread that waits, of that moment; all that wait are ordered after it.
+    """
+    races = s.races if isinstance(s.races, ClockRaces) else None
+    for landing in barrier.landed:
+        s.shared.flat_view(16)[(landing.offsets + s.shared.rows[block]) >> 4] = landing.data
+        if races is not None:
+            races.land_at(block, thread, landing.offsets, 16)
+    if races is None:
+        barrier.landed.clear()
+        return
+    if barrier.landed:
+        barrier.landed.clear()
+        known = np.zeros(s.threads, np.int32)
+        known[thread] = races.own(block, thread)
+        barrier.released = known if barrier.released is None else np.maximum(barrier.released, known)
+        races.advance(block, thread)
+    if barrier.released is not None:
+        races.clocks[block, thread] = np.maximum(races.clocks[block, thread], barrier.released)
 
 
 def each(s: Batch, site: Site, address: Any) -> list[tuple[int, int, Mbarrier]]:
@@ -148,7 +180,7 @@ def mbarrier(opcode: Opcode) -> Recipe:
     expects = action == "arrive" and opcode.flag("expect_tx")
     opcode.flag("noComplete")
     parity = opcode.flag("parity")
-    opcode.flag("shared", "shared::cta")
+    opcode.flag("shared", "shared::cta", "shared::cluster")
     opcode.choice("b64")
     if action == "pending_count":
         raise UnknownModifierError(f"{opcode.text} is not simulated")
@@ -278,7 +310,7 @@ def _too_early(
     if not isinstance(s.races, ClockRaces):
         return False
     known = barrier.released is None or bool((barrier.released <= s.races.clocks[block, thread]).all())
-    if known and not barrier.landing:
+    if known and not barrier.landed:
         return False
     key = (id(barrier), thread // 32)
     if key not in late:

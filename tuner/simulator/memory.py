@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tuner.simulator.layout import PARAMETER_BASE, SHARED_BASE
 from tuner.simulator.scalar_types import POISON
 from tuner.simulator.shapes import stretched
+from tuner.simulator.tensor_maps import TensorMap
 
 REGION_BITS = 40
 REGION_BASE = (1 << 32) + 256
@@ -51,7 +52,7 @@ class Buffer:
 
     `data` holds the bytes, padded to 32; it is the caller's own memory until the first write. `written` has a
     flag for each `cell_bytes` where reads before a write are findings; None where the caller gave the
-    contents.
+    contents. `tensor_maps` are the tensor maps that lie in it, by offset.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Buffer:
     views: dict[int, NDArray[Any]] = field(default_factory=dict)
     stored: bool = False
     races: Any = None
+    tensor_maps: dict[int, TensorMap] = field(default_factory=dict)
 
     def view(self, width: int) -> NDArray[Any]:
         """Return the bytes as elements of 1, 2, 4, 8, 16 or 32 bytes."""

@@ -231,12 +231,10 @@ class _Parser:
             self.position = semicolon + 1
             return
         head = text[self.position : open_brace]
-        for name, numbers in re.findall(r"\.(reqntid|maxntid)\s+([\d\s,]+)", head):
-            values = tuple(int(number) for number in numbers.split(","))
-            if name == "reqntid":
-                function.required_threads = values
-            else:
-                function.maximum_threads = values
+        places = {"reqntid": "required_threads", "maxntid": "maximum_threads"}
+        places["reqnctapercluster"] = "required_cluster"
+        for name, numbers in re.findall(rf"\.({'|'.join(places)})\s+([\d\s,]+)", head):
+            setattr(function, places[name], tuple(int(number) for number in numbers.split(",")))
         self.position = open_brace + 1
         self.functions[function.name] = function
         for variable in (*function.parameters, *function.results):

@@ -62,7 +62,8 @@ class Program:
     `granule_bytes` is the narrowest access to shared memory, `global_bytes` that of the stores to global
     memory. `finer_order` says that threads of a block are ordered by more than block barriers,
     `barrier_counts` are the thread counts that those name. `stored_parameters` are the byte offsets of
-    pointer parameters that may be stored through.
+    pointer parameters that may be stored through; `tensor_stores` says that tensor maps may be.
+    `together` is how many threads have to run some instruction together: those of a warp, or of a warpgroup.
     """
 
     function: Function
@@ -75,6 +76,8 @@ class Program:
     barrier_counts: tuple[int, ...]
     fences: bool
     stored_parameters: frozenset[int]
+    tensor_stores: bool
+    together: int
 
 
 def program_of(module: Module, name: str) -> Program:
@@ -106,6 +109,8 @@ def _lower(module: Module, entry: Function) -> Program:
         tuple(site.barrier_count for site in lowering.sites if site.barrier_count),
         any(site.fences for site in lowering.sites),
         _stored_parameters(lowering.sites),
+        any(site.stores_tensors for site in lowering.sites),
+        128 if any(item.opcode.startswith("wgmma.") for item in function.body) else 32,
     )
 
 

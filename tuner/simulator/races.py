@@ -173,11 +173,12 @@ class SharedRaces:
         values: Any = None,
         in_flight: bool = False,
         order: str = "",
+        threads: NDArray[np.int64] | None = None,
     ) -> None:
         """Check and note a write; `values` (same shape as the lanes) tells equal stores of one instruction
         apart.
         """
-        cells, keys, start = self.select(offsets, nbytes, mask, site)
+        cells, keys, start = self.select(offsets, nbytes, mask, site, threads)
         if not cells.size:
             return
         writes, reads = self.writes.reshape(-1), self.reads.reshape(-1)

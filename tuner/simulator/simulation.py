@@ -20,10 +20,11 @@ from tuner.simulator.memory import REGION_BITS, Buffer, GlobalMemory
 from tuner.simulator.parser import parse
 from tuner.simulator.program import Program, program_of
 from tuner.simulator.report import Findings, Report, Unwritten
-from tuner.simulator.scalar_types import SCALARS
+from tuner.simulator.scalar_types import POISON, SCALARS
 from tuner.simulator.syntax import Function, Module, PtxError
+from tuner.simulator.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 
-Argument: TypeAlias = str | int | float | bytes
+Argument: TypeAlias = str | int | float | bytes | TensorMap
 LANES_A_BATCH = 16384
 SHARED_BYTES_A_BATCH = 32 << 20
 CLOCK_BYTES_A_BATCH = 96 << 20
@@ -36,7 +37,7 @@ class Launch:
     """One kernel launch.
 
     A str argument names a buffer, numbers are typed by the entry's parameters, bytes are a parameter as it
-    lies in memory (a struct, a half).
+    lies in memory (a struct, a half), a `TensorMap` is one of 128 bytes.
     """
 
     entry: str
@@ -76,6 +77,7 @@ def simulate(
     *,
     outputs: Sequence[str] = ("c",),
     scratch: Sequence[str] = (),
+    tensor_maps: Mapping[str, Sequence[TensorMap]] | None = None,
     blocks: Sample = None,
     races: bool = True,
     counters: bool = True,
@@ -91,6 +93,8 @@ def simulate(
         outputs: buffers whose contents are undefined before the plan (outputs and workspaces): they are
             filled with poison, and a read before a write is a fault.
         scratch: buffers that may be written in place: what a large one costs is not its copy.
+        tensor_maps: tensor maps in global memory, side by side: buffers of their own that an argument can
+            name, or what a variable of the module holds.
         blocks: linear indices of the blocks to run of every launch, or such by step number; None for all.
         races: look for races on shared and global memory.
         counters: count traffic (sectors and wavefronts); instructions are always counted.
@@ -104,6 +108,7 @@ def simulate(
         module = parse(module)
     programs = {step.entry: program_of(module, step.entry) for step in steps if isinstance(step, Launch)}
     memory = _memory(module, programs, buffers, outputs, scratch)
+    _place_maps(memory, tensor_maps or {})
     findings = Findings()
     counted = []
     with np.errstate(all="ignore"):
@@ -145,6 +150,27 @@ def _memory(
     return memory
 
 
+def _place_maps(memory: GlobalMemory, tensor_maps: Mapping[str, Sequence[TensorMap]]) -> None:
+    """Put tensor maps in buffers whose bytes nobody may read."""
+    for name, maps in tensor_maps.items():
+        buffer = memory.buffers.get(f"module:{name}")
+        if buffer is None:
+            if name in memory.buffers:
+                raise PtxError(f"tensor maps {name!r} need a name of their own; a buffer has it")
+            buffer = memory.add(name, np.zeros(max(len(maps), 1) * MAP_BYTES, np.uint8), True, 4)
+        if buffer.nbytes < len(maps) * MAP_BYTES:
+            raise PtxError(f"{name!r} has {buffer.nbytes} bytes, which do not hold {len(maps)} tensor maps")
+        for number, one in enumerate(maps):
+            _check_map(one, memory)
+            buffer.tensor_maps[number * MAP_BYTES] = one
+
+
+def _check_map(one: TensorMap, memory: GlobalMemory) -> None:
+    if one.buffer not in memory.buffers:
+        names = ", ".join(memory.buffers)
+        raise PtxError(f"a tensor map is of {one.buffer!r}, which is no buffer; buffers: {names}")
+
+
 def _memset(memory: GlobalMemory, step: Memset) -> None:
     buffer = memory.buffers.get(step.buffer)
     if buffer is None:
@@ -180,6 +206,11 @@ def _context(
             f"entry {function.name} takes at most {function.maximum_threads} threads (.maxntid), "
             f"got {step.block}"
         )
+    if any(size > 1 for size in function.required_cluster):
+        raise PtxError(
+            f"entry {function.name} requires clusters of {function.required_cluster} blocks "
+            "(.reqnctapercluster); clusters of more than one block are not simulated"
+        )
     return Context(
         program,
         number,
@@ -194,6 +225,11 @@ def _context(
         count,
         step_budget,
         seed,
+        {
+            program.layout.addresses[variable.name][1]: argument
+            for variable, argument in zip(function.parameters, step.arguments, strict=True)
+            if isinstance(argument, TensorMap)
+        },
     )
 
 
@@ -221,6 +257,14 @@ def _argument_bytes(function: Function, variable: Any, argument: Argument, memor
                 f"{where} is {variable.nbytes} bytes of .{variable.type}, got {len(argument)} bytes"
             )
         return argument
+    if isinstance(argument, TensorMap):
+        if variable.nbytes != MAP_BYTES or variable.align % MAP_ALIGN:
+            raise PtxError(
+                f"{where} must be {MAP_BYTES} bytes aligned to {MAP_ALIGN} to take a tensor map, got "
+                f"{variable.nbytes} bytes aligned to {variable.align}"
+            )
+        _check_map(argument, memory)
+        return POISON.to_bytes(8, "little") * (MAP_BYTES // 8)
     scalar = SCALARS.get(variable.type)
     if scalar is None or variable.nbytes != scalar.nbytes:
         raise PtxError(f"{where} is {variable.nbytes} bytes of .{variable.type}; it takes bytes, no scalar")
@@ -322,6 +366,11 @@ def _stored_buffers(context: Context) -> list[Buffer]:
         buffer = context.memory.by_region.get(address >> REGION_BITS)
         if buffer is not None and buffer not in found:
             found.append(buffer)
+    if context.program.tensor_stores:
+        maps = [*context.tensor_maps.values()]
+        maps += [one for buffer in context.memory.buffers.values() for one in buffer.tensor_maps.values()]
+        stored = [context.memory.buffers[one.buffer] for one in maps]
+        found += [buffer for number, buffer in enumerate(stored) if buffer not in [*found, *stored[:number]]]
     return found
 
 

@@ -123,6 +123,7 @@ class Function:
     labels: dict[tuple[int, str], int] = field(default_factory=dict)
     required_threads: tuple[int, ...] = ()
     maximum_threads: tuple[int, ...] = ()
+    required_cluster: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

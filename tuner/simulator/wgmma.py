@@ -162,6 +162,8 @@ def _bind(site: Site, width: int, result: str, a_type: str, b_type: str, clamp: 
         if s.threads % GROUP:
             s.fault("divergence", "wgmma needs whole warpgroups of 128 threads", site, s.active_lanes())
             return
+        if s.mask is not None and _torn(s, site):
+            return
         tiles: list[tuple[Index, Any]] = []
         if from_registers:
             a = _register_operand([r[slot] for slot in a_slots], s)
@@ -195,6 +197,17 @@ def _bind(site: Site, width: int, result: str, a_type: str, b_type: str, clamp: 
             s.write(r, slot, poison(np.dtype(np.uint32)))
 
     return run
+
+
+def _torn(s: Batch, site: Site) -> bool:
+    """Record warpgroups of which some warps only run this instruction; return whether there are any."""
+    active = s.active_lanes()
+    groups = active.reshape(s.blocks, -1, GROUP)
+    torn = groups.any(axis=2) & ~groups.all(axis=2)
+    if torn.any():
+        message = "not all warps of the warpgroup run this instruction together"
+        s.fault("divergence", message, site, active & np.repeat(torn, GROUP, axis=1))
+    return bool(torn.any())
 
 
 def _multiply(
@@ -246,6 +259,10 @@ def _shared_operand(
 ) -> NDArray[np.uint8]:
     """Return a tile (B, G, rows, k bytes) that a matrix descriptor names; note its reads."""
     words = np.broadcast_to(descriptor, (len(descriptor), s.threads))[:, ::GROUP].astype(np.uint64)
+    if s.mask is not None:  # what inactive warpgroups hold is no descriptor
+        groups = s.active_lanes()[:, ::GROUP]
+        words = np.broadcast_to(words, groups.shape)
+        words = np.where(groups, words, words[groups][0])
     fields = [((words >> np.uint64(shift)) & np.uint64(mask)).astype(np.int64) for shift, mask in
               ((0, 0x3FFF), (16, 0x3FFF), (32, 0x3FFF), (62, 3))]  # fmt: skip
     start, leading, stride = (field[..., None, None] << 4 for field in fields[:3])
