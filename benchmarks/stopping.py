@@ -3,43 +3,36 @@
     python benchmarks/stopping.py record --kernels rmsnorm --out spaces
     python benchmarks/stopping.py made-up --out spaces
     python benchmarks/stopping.py run spaces/*.json.gz recordings/*.json.gz --seeds 6 --rows rows.jsonl
+    python benchmarks/stopping.py run --seeded gemm_dw --seeds 6 --rows rows.jsonl
     python benchmarks/stopping.py table --rows rows.jsonl
 
 `record` works out the predicted time of every schedule of kernels of ours once, or with `--hold` of some.
-`run` searches recorded spaces with `auto` and notes, every 5 trials from the 20th on, what the estimate is
-made of; runs that the rows file has are not repeated. `table` chooses the estimate's constants on all
-families of kernels but one and judges on that one, for each, beside those of `tuner.samplers.stopping`. The
-family is the first part of a file's name, up to the underscore.
+`run` searches recorded spaces with `auto`, and with `--seeded` GEMMs of ours as `tune run` does, seeded by a
+cost model that is wrong; it notes, every 5 trials from the 20th on, what the estimate is made of. Runs that
+the rows file has are not repeated. `table` chooses the estimate's constants on all families of kernels but
+one and judges on that one, for each, beside those of `tuner.samplers.stopping`. The family is the first part
+of a file's name, up to the underscore.
 """
 
 import argparse
-import gzip
 import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from stopping_spaces import MADE_UP, made_up, record, seeded
 
-from emitters import kernel_named
-from emitters.kernel import EmitError, Kernel, ParameterValue, schedule_values
 from emitters.target import Target
-from search_spaces import space_for
 from search_spaces.listed import ListedSpace, parameter_from
-from tuner.devices.device import Candidate
-from tuner.devices.errors import CandidateFaultError
 from tuner.devices.recorded import Recording, read_recording
-from tuner.devices.simulated import SimulatedDevice
-from tuner.ptxas import AssembleError, Assembler
 from tuner.samplers import stopping
 from tuner.samplers.auto import AutoCore
 from tuner.samplers.base import Past
-from tuner.samplers.seeding import outlined_us
 from tuner.samplers.stopping import ENOUGH, expected_better, margin
 
 DOUBTS = (0.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
@@ -48,10 +41,9 @@ DOUBTS = (0.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 CAUTIONS = (1.0, 3.0, 10.0, 30.0)
 """The same of its caution."""
 
-SURE, RIGHT_IN_EACH, RIGHT_IN_ALL = 0.99, 0.95, 0.99
+SURE = RIGHT_IN_EACH = 0.99
 FIRST, EVERY, BUDGET = 20, 5, 400
-MADE_UP = "made-up"
-SIZES = (8, 16, 32, 64, 128)
+OUR_GEMM = "our-gemm"
 _SURE_ENOUGH = 1e-5  # with the largest doubt but one, no other constants would go on
 
 
@@ -87,12 +79,13 @@ class Run:
         return self.space.split("_")[0]
 
 
-def searched(name: str, recording: Recording, seed: int) -> Run:
-    """Search a space with `auto`, until no constants would go on."""
+def searched(name: str, recording: Recording, seed: int, core: AutoCore | None = None) -> Run:
+    """Search a space with `auto`, or another core, until no constants would go on."""
     pairs = zip(recording.names, recording.values, strict=True)
     parameters = tuple(parameter_from(*pair) for pair in pairs)
     space = ListedSpace(recording.kernel, parameters, (), Target.of("sm_80"), recording.levels)
-    core, optimum = AutoCore(space), float(np.nanmin(recording.times_us))
+    core = core or AutoCore(space)
+    optimum = float(np.nanmin(recording.times_us))
     asked: list[int] = []
     looks: list[Look] = []
     improved, best = 0, float("inf")
@@ -122,18 +115,36 @@ def searched(name: str, recording: Recording, seed: int) -> Run:
     return Run(name, seed, len(space), looks)
 
 
-def missing_runs(files: Sequence[Path], seeds: Sequence[int], rows: Path) -> Iterator[Run]:
-    """Runs that the rows file has not got, each appended to it."""
+def missing_runs(
+    files: Sequence[Path], kernels: Sequence[str], gpu: str, seeds: Sequence[int], rows: Path
+) -> Iterator[Run]:
+    """Runs that the rows file has not got, each appended to it.
+
+    Args:
+        files: Recorded spaces, searched with nothing known beforehand.
+        kernels: GEMMs of ours, by id or alias, seeded by a wrong cost model (`stopping_spaces.seeded`).
+        gpu: For these.
+        seeds: One a run of each.
+        rows: The file.
+    """
     done = {(run.space, run.seed) for run in read_runs(rows)}
     recordings: dict[Path, Recording] = {}
     for seed in seeds:
-        for file in files:
-            name = file.name.removesuffix(".gz").removesuffix(".json")
+        todo: list[tuple[str, Path | str]] = [
+            *((file.name.removesuffix(".gz").removesuffix(".json"), file) for file in files),
+            *((f"{OUR_GEMM}_seeded-{kernel.replace('_', '-')}_{gpu}", kernel) for kernel in kernels),
+        ]
+        for name, what in todo:
             if (name, seed) in done:
                 continue
-            if file not in recordings:
-                recordings[file] = read_recording(file)
-            run = searched(name, recordings[file], seed)
+            if isinstance(what, Path):
+                if what not in recordings:
+                    recordings[what] = read_recording(what)
+                recording = recordings[what]
+                run = searched(name, recording, seed)
+            else:
+                recording, core = seeded(what, gpu, seed)
+                run = searched(name, recording, seed, core)
             with rows.open("a") as out:
                 out.write(json.dumps(asdict(run)) + "\n")
             yield run
@@ -146,77 +157,6 @@ def read_runs(rows: Path) -> list[Run]:
         values = json.loads(line)
         runs.append(Run(**{**values, "looks": [Look(**look) for look in values["looks"]]}))
     return runs
-
-
-def record(
-    kernel_name: str, gpu: str, hold: Sequence[str], closed_forms: bool, family: str | None, out: Path
-) -> Path:
-    """A Kernel Tuner cache of the predicted time of every schedule of a kernel for its default problem.
-
-    Args:
-        kernel_name: Id or alias.
-        gpu: As ``rtx4090``.
-        hold: Parameters that keep their hand-written level.
-        closed_forms: Whether the space's closed forms are asked, which takes no time, rather than what ptxas
-            makes of each schedule.
-        family: First part of the file's name; None takes the kernel.
-        out: Directory.
-    """
-    kernel, device = kernel_named(kernel_name), SimulatedDevice(gpu)
-    problem = kernel.default_problem
-    space = space_for(kernel.id, device.target).serving(problem.sizes)
-    baseline = schedule_values(kernel.baseline)
-    held = {space.names.index(name): baseline[name] for name in hold}
-    kept = np.ones(len(space), dtype=np.bool_)
-    for column, value in held.items():
-        kept &= space.levels[:, column] == space.parameters[column].values.index(value)
-    numbers = np.flatnonzero(kept).tolist()
-    if closed_forms:
-        if space.outliner is None:
-            raise SystemExit(f"{kernel.id} has no closed forms; leave --closed-forms out")
-        outlined = outlined_us(space.outliner(space.columns, problem.sizes), device.target)
-        times = ((number, float(outlined[number])) for number in numbers)
-    else:
-        times = ((number, _predicted_us(kernel, device, space.values(number))) for number in numbers)
-    cache = {}
-    for number, time_us in times:
-        schedule = space.values(number)
-        time = "CompilationFailedConfig" if np.isnan(time_us) else time_us / 1000
-        cache[",".join(map(str, schedule.values()))] = {**schedule, "time": time}
-        if not closed_forms and len(cache) % 100 == 0:
-            print(f"{kernel.id}: {len(cache)} of {len(numbers)}", file=sys.stderr, flush=True)
-    named = kernel.id.replace("_", "-")
-    head = {
-        "device_name": f"{device.name} (predicted)",
-        "kernel_name": kernel.id,
-        "metadata": {"problem": str(problem), "arch": device.target.arch.name, "source": "model"},
-    }
-    levels = {parameter.name: parameter.values for parameter in space.parameters}
-    return _written(out / f"{family or named}_{named}_{gpu}.json.gz", levels, cache, head)
-
-
-def _written(
-    file: Path,
-    levels: Mapping[str, Sequence[ParameterValue]],
-    cache: Mapping[str, Mapping[str, object]],
-    head: Mapping[str, object],
-) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    space = {"tune_params_keys": list(levels), "tune_params": levels}
-    document = {"device_name": "", **head, **space, "cache": cache}
-    file.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
-    return file
-
-
-def _predicted_us(kernel: Kernel[Any], device: SimulatedDevice, schedule: dict[str, ParameterValue]) -> float:
-    """Of an emitted and assembled schedule; NaN where it cannot be."""
-    try:
-        emitted = kernel.emit(kernel.schedule(schedule), device.target)
-        binary = Assembler().assemble(emitted.ptx, device.target.arch.name)
-        candidate = Candidate(kernel.id, schedule, emitted, binary)
-        return device.measure(candidate, kernel.default_problem, None).time_us
-    except (EmitError, AssembleError, CandidateFaultError):
-        return float("nan")
 
 
 @dataclass(frozen=True)
@@ -260,7 +200,7 @@ class Score:
 
 
 def calibrated(runs: Sequence[Run]) -> Constants:
-    """The constants with the fewest trials of those that are right often enough, in each family and in all.
+    """The constants with the fewest trials of those that are right often enough in each family.
 
     Families weigh alike in the number of trials. Where no constants are right so often, the most careful.
     """
@@ -270,10 +210,7 @@ def calibrated(runs: Sequence[Run]) -> Constants:
         for caution in CAUTIONS:
             constants = Constants(caution, doubt)
             scores = [Score.of(constants, some) for some in families.values()]
-            if (
-                Score.of(constants, runs).share >= RIGHT_IN_ALL
-                and min(s.share for s in scores) >= RIGHT_IN_EACH
-            ):
+            if min(score.share for score in scores) >= RIGHT_IN_EACH:
                 able.append((float(np.mean([s.trials for s in scores])), constants))
     return min(able, key=lambda each: each[0])[1] if able else Constants(CAUTIONS[-1], DOUBTS[-1])
 
@@ -313,25 +250,6 @@ def _by_family(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return families
 
 
-def made_up(columns: int, seed: int, out: Path) -> Path:
-    """A Kernel Tuner cache of made-up times: what each parameter and each pair of neighbours does, by chance.
-
-    Unkind, since interactions have no structure at all; so these calibrate, and are not judged as a kernel.
-    """
-    rng = np.random.default_rng(seed)
-    levels = np.array(list(itertools.product(range(len(SIZES)), repeat=columns)))
-    logs = sum(0.3 * rng.normal(size=len(SIZES)).cumsum()[levels[:, d]] for d in range(columns))
-    for d in range(columns - 1):
-        logs = logs + 0.2 * rng.normal(size=(len(SIZES), len(SIZES)))[levels[:, d], levels[:, d + 1]]
-    names = "abcdefgh"[:columns]
-    cache = {}
-    for row, time in zip(levels.tolist(), np.exp(logs).tolist(), strict=True):
-        schedule = {name: SIZES[level] for name, level in zip(names, row, strict=True)}
-        cache[",".join(map(str, schedule.values()))] = {**schedule, "time": time}
-    file = out / f"{MADE_UP}_{len(levels)}_{seed}.json.gz"
-    return _written(file, dict.fromkeys(names, SIZES), cache, {"kernel_name": "made_up"})
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -347,7 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inventor.add_argument("--count", type=int, default=3)
     inventor.add_argument("--out", type=Path, required=True)
     runner = commands.add_parser("run", help="search recorded spaces")
-    runner.add_argument("files", nargs="+", type=Path)
+    runner.add_argument("files", nargs="*", type=Path)
+    runner.add_argument("--seeded", nargs="*", default=[], help="GEMMs of ours, seeded by a wrong model")
+    runner.add_argument("--gpu", default="rtx4090", help="for these")
     runner.add_argument("--seeds", type=int, default=6)
     runner.add_argument("--rows", type=Path, default=Path("stopping_rows.jsonl"))
     printer = commands.add_parser("table", help="calibrate and judge")
@@ -360,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for columns, seed in itertools.product(given.columns, range(given.count)):
             print(made_up(columns, seed, given.out))
     elif given.command == "run":
-        for run in missing_runs(given.files, range(given.seeds), given.rows):
+        for run in missing_runs(given.files, given.seeded, given.gpu, range(given.seeds), given.rows):
             print(f"{run.space} seed {run.seed}: {run.looks[-1].trials} trials", file=sys.stderr)
     else:
         print("\n".join(table(read_runs(given.rows))))

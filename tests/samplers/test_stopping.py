@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from emitters.target import Target
+from search_spaces.listed import ListedSpace, parameter_from
+from tuner.devices.recorded import Recording, read_recording
+from tuner.samplers.base import Past
 from tuner.samplers.stopping import CAUTION, DOUBT, FEWEST_TRIALS, assurance, expected_better, margin
 from tuner.samplers.target import ranked
 
@@ -61,11 +65,14 @@ def test_equal_times_leave_no_margin() -> None:
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    loaded = sys.modules.pop("stopping", None)
-    module = importlib.import_module("stopping")
-    if loaded is not None:
-        sys.modules["stopping"] = loaded
-    return module
+    for name in ("stopping", "stopping_spaces", "seeding"):
+        sys.modules.pop(name, None)
+    return importlib.import_module("stopping")
+
+
+def space_of(recording: Recording) -> ListedSpace:
+    parameters = tuple(map(parameter_from, recording.names, recording.values))
+    return ListedSpace(recording.kernel, parameters, (), Target.of("sm_89"), recording.levels)
 
 
 def run_of(module: ModuleType, space: str, seed: int, wrong_until: int, confident_from: int) -> Any:
@@ -114,3 +121,22 @@ def test_a_made_up_space_is_searched_and_not_twice(
     assert all(0 < look.found <= 1 for look in run.looks)
     assert stopping.main(command) == 0
     assert rows.read_text() == once
+
+
+def test_a_kernel_with_closed_forms_is_recorded_and_seeded(stopping: ModuleType, tmp_path: Path) -> None:
+    spaces = sys.modules["stopping_spaces"]
+    hold = ["warps_m", "warps_n", "stages", "raster", "copy_bytes", "min_blocks", "split_k"]
+    file = spaces.record("gemm_dw", "rtx4090", hold, True, "our-gemm", tmp_path)
+    assert file.name == "our-gemm_hslm-dw-s8_rtx4090.json.gz"
+    recording = read_recording(file)
+    assert recording.source == "model"
+    assert recording.device == "sim:rtx4090 (predicted)"
+    levels = dict(zip(recording.names, np.ptp(recording.levels, axis=0).tolist(), strict=True))
+    assert not any(levels[name] for name in hold)
+    assert levels["tile_m"] > 0
+    whole, core = spaces.seeded("gemm_dw", "rtx4090", 0)
+    assert len(whole) > len(recording)
+    nothing = np.zeros(0, dtype=np.int64)
+    past = Past(nothing, np.zeros(0), (), nothing)
+    proposal = core.propose(past, space_of(whole), np.random.default_rng(0))
+    assert whole.times_us[proposal] < np.nanmedian(whole.times_us)
