@@ -4,10 +4,13 @@
     python benchmarks/mutation.py KERNEL ... --mutants 66 --rows rows.jsonl --table measured/mutation.md
 
 Each finished schedule is appended to the rows file and is not repeated while its text, its plan and its edge
-problems stay as they are: a stopped benchmark goes on where it was. `--part 0:5` does the first five
-schedules of each kernel. The schedules of the forward kernels are named and small, so that it takes minutes;
-those of others are drawn from the space. Together they hold every level of every parameter but those of
-the largest tiles. Exit code 1 where a mutant was missed or is alive.
+problems stay as they are and no more mutants are wanted: a stopped benchmark goes on where it was. `--part
+0:5` does the first five schedules of each kernel. The rules that prove mutants equivalent are asked again
+each time, of those that no rule had proven.
+
+The schedules of the forward kernels are named and small, so that it takes minutes; those of others are drawn
+from the space. Together they hold every level of every parameter but those of the largest tiles. Exit code 1
+where a mutant was missed or is alive.
 """
 
 import argparse
@@ -15,11 +18,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mutation_tables import Row, tables
+from mutation_tables import UNPROVEN, Row, tables
 
 from emitters import kernel_named
 from emitters.kernel import canonical_json, schedule_values
@@ -28,6 +32,9 @@ from search_spaces import space_for
 from search_spaces.space import Space
 from tuner.checking import absent_levels
 from tuner.mutation import Fate, mutate
+from tuner.mutation.context import Context
+from tuner.mutation.equivalence import reason
+from tuner.mutation.sampling import every_mutant
 from tuner.ptxas import Assembler
 from tuner.schedules import schedule_text
 
@@ -117,12 +124,12 @@ def label(kernel: str, schedule: dict[str, Any]) -> str:
     return schedule_text({name: value for name, value in schedule.items() if value != usual[name]})
 
 
-def key(kernel: str, schedule: dict[str, Any], mutants: int, seed: int) -> str:
-    """What a row stands for: the text, the plan, the edge problems and the sample."""
+def key(kernel: str, schedule: dict[str, Any], seed: int) -> str:
+    """What a row stands for: the text, the plan, the edge problems and what is drawn first."""
     entry = kernel_named(kernel)
     typed = entry.schedule(schedule)
     edges = [str(problem) for problem in entry.edge_problems(typed)]
-    return canonical_json([entry.id, entry.emit(typed, TARGET).source_hash, edges, mutants, seed])
+    return canonical_json([entry.id, entry.emit(typed, TARGET).source_hash, edges, seed])
 
 
 def measured(kernel: str, schedule: dict[str, Any], mutants: int, seed: int, workers: int) -> Row:
@@ -134,8 +141,28 @@ def measured(kernel: str, schedule: dict[str, Any], mutants: int, seed: int, wor
         for judged in one.judged
     ]
     seconds = round(time.monotonic() - started, 1)
-    key_now = key(kernel, schedule, mutants, seed)
-    return Row(key_now, kernel, label(kernel, schedule), one.possible, seconds, judged)
+    return Row(key(kernel, schedule, seed), kernel, label(kernel, schedule), one.possible, seconds, judged)
+
+
+def asked_again(row: Row, schedule: dict[str, Any]) -> Row:
+    """The row, with the reasons that the rules give for what rested on problems alone."""
+    if not any(why in UNPROVEN for _, why, *_ in row.judged):
+        return row
+    entry = kernel_named(row.kernel)
+    emitted = entry.emit(entry.schedule(schedule), TARGET)
+    context = Context(emitted, entry.spec)
+    by_text = {str(mutant): mutant for each in every_mutant(emitted).values() for mutant in each}
+    judged = [
+        (
+            fate,
+            (reason(context, by_text[mutant]) or why) if why in UNPROVEN else why,
+            operator,
+            mutant,
+            detail,
+        )
+        for fate, why, operator, mutant, detail in row.judged
+    ]
+    return replace(row, judged=judged)
 
 
 def rows_of(path: Path) -> dict[str, Row]:
@@ -172,13 +199,13 @@ def main() -> int:
     known = rows_of(given.rows)
     found: list[Row] = []
     for kernel, schedule in _wanted(given):
-        row = known.get(key(kernel, schedule, given.mutants, given.seed))
-        if row is None:
+        row = known.get(key(kernel, schedule, given.seed))
+        if row is None or len(row.judged) < min(given.mutants, row.possible):
             row = measured(kernel, schedule, given.mutants, given.seed, given.workers)
             with given.rows.open("a") as file:
                 file.write(json.dumps(row.__dict__) + "\n")
             print(row.line, flush=True)
-        found.append(row)
+        found.append(asked_again(row, schedule))
     if given.table:
         given.table.write_text(tables(found))
     return 1 if any(row.count(fate) for row in found for fate in (Fate.MISSED, Fate.ALIVE)) else 0

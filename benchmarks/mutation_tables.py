@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tuner.mutation import Fate
 from tuner.mutation.judging import NO_PROBLEM_TELLS, WITHIN_BOUND
 
+UNPROVEN = (NO_PROBLEM_TELLS, WITHIN_BOUND)
 Judged = tuple[str, str, str, str, str]
 """Fate, why, operator, mutant and detail."""
 
@@ -106,7 +107,7 @@ def _head(columns: Sequence[str]) -> tuple[str, str]:
 def _unproven(row: Row) -> list[str]:
     lines = []
     for fate, why, _, mutant, detail in row.judged:
-        if fate in (Fate.MISSED, Fate.ALIVE) or why in (NO_PROBLEM_TELLS, WITHIN_BOUND):
+        if fate in (Fate.MISSED, Fate.ALIVE) or why in UNPROVEN:
             kind = _short(why) if fate == Fate.EQUIVALENT else f"{fate}, {why}"
             lines.append(f"* {kind}: {row.label}: {mutant}{': ' + detail if detail else ''}")
     return lines

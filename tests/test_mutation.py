@@ -16,15 +16,17 @@ from results.plan import KernelStep, LaunchPlan, MemsetStep
 from tuner.cli import run
 from tuner.devices.device import Candidate
 from tuner.mutation import Fate, mutate
+from tuner.mutation.context import Context
 from tuner.mutation.demand import ALL, Demand
-from tuner.mutation.equivalence import RULES, Context, reason
+from tuner.mutation.equivalence import RULES, reason
+from tuner.mutation.integers import result_of
 from tuner.mutation.judging import Judge
 from tuner.mutation.operators import OPERATORS, all_mutants
 from tuner.mutation.plan_operators import plan_mutants
 from tuner.mutation.problems import more_problems
 from tuner.mutation.sampling import every_mutant, sample
 from tuner.mutation.source import Source
-from tuner.mutation.values import ANY, Range, Values, result_of
+from tuner.mutation.values import ANY, Range, Values
 from tuner.ptxas import Assembler
 
 TARGET = Target.of("sm_89")

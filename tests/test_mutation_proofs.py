@@ -11,8 +11,9 @@ from emitters.kernel import EmittedKernel, schedule_values
 from emitters.target import Target
 from tuner.devices.device import Candidate
 from tuner.mutation import Fate
+from tuner.mutation.context import Context
 from tuner.mutation.demand import ALL, Demand
-from tuner.mutation.equivalence import Context, reason
+from tuner.mutation.equivalence import reason
 from tuner.mutation.identities import form
 from tuner.mutation.judging import Judge
 from tuner.mutation.lanes import MASKS, Lanes
@@ -96,6 +97,20 @@ def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new:
     changed = [part + ";" for line in lines for part in (new if line == old else line).split(";") if part]
     changed = [line.replace(":;", ":").strip() for line in changed]
     assert Values(text(*changed), {}, 32).of("%r0").hi > 12
+
+
+def test_a_share_of_what_lies_before_the_end_is_natural() -> None:
+    lines = ["ld.param.u32 %r0, [param_n];", "mov.u32 %r1, %ctaid.x;", "mul.lo.u32 %r2, %r1, 8;"]
+    lines += [
+        "min.u32 %r3, %r2, %r0;",
+        "add.u32 %r4, %r2, 8;",
+        "min.u32 %r5, %r4, %r0;",
+        "sub.u32 %r6, %r5, %r3;",
+    ]
+    sizes = {"n": Range(1, 1 << 20, 1)}
+    assert Values(text(*lines), sizes, 32).of("%r6") == Range(0, 8, 1)
+    others = [line.replace("min.u32 %r5, %r4, %r0;", "min.u32 %r5, %r4, 100;") for line in lines]
+    assert Values(text(*others), sizes, 32).of("%r6").lo < 0
 
 
 # --- branches ---

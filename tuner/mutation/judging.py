@@ -12,7 +12,8 @@ from emitters.kernel import Problem
 from results.trial import Verdict
 from tuner.devices.device import Candidate
 from tuner.gate import Posed
-from tuner.mutation.equivalence import Context, reason
+from tuner.mutation.context import Context
+from tuner.mutation.equivalence import reason
 from tuner.mutation.mutant import Mutant
 from tuner.mutation.problems import MORE_PROBLEMS, more_problems
 from tuner.ptxas import AssembleError, Assembler

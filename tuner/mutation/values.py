@@ -6,12 +6,13 @@ taken to be at most `LARGEST_SIZE`: beyond that, no operand fits a GPU.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import product
 
 from tuner.mutation.branches import Fact, facts_at
+from tuner.mutation.integers import function_of, result_of, signed
 from tuner.mutation.loops import counters
 from tuner.mutation.source import Source, Statement
 
@@ -63,88 +64,6 @@ def join(one: Range, other: Range) -> Range:
     return of_step(min(one.lo, other.lo), max(one.hi, other.hi), step)
 
 
-def _unsigned(value: int) -> int:
-    return value & 0xFFFFFFFF
-
-
-def _signed(value: int) -> int:
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-def _shift_right(parts: Sequence[str], value: int, by: int) -> int:
-    by = min(_unsigned(by), 32)
-    return value >> by if parts[-1].startswith("s") else _unsigned(value) >> by
-
-
-def _divide(parts: Sequence[str], one: int, other: int) -> int:
-    if other == 0:
-        raise ZeroDivisionError
-    if parts[-1].startswith("u"):
-        return _unsigned(one) // _unsigned(other)
-    return int(math.copysign(abs(one) // abs(other), one * other)) if one else 0
-
-
-def _extreme(choose: Callable[[int, int], int]) -> Callable[..., int]:
-    def function(parts: Sequence[str], one: int, other: int) -> int:
-        unsigned = parts[-1].startswith("u")
-        return choose(_unsigned(one), _unsigned(other)) if unsigned else choose(one, other)
-
-    return function
-
-
-def _extract(parts: Sequence[str], value: int, start: int, length: int) -> int:
-    start, length = start & 255, length & 255
-    field = (_unsigned(value) >> start) & ((1 << length) - 1) if length else 0
-    if parts[-1].startswith("s") and length:
-        top = min(start + length - 1, 31)
-        if _unsigned(value) >> top & 1:
-            field |= -1 << min(length, 32)
-    return field
-
-
-def _insert(_: Sequence[str], field: int, value: int, start: int, length: int) -> int:
-    start, length = start & 255, length & 255
-    mask = ((1 << length) - 1) << start & 0xFFFFFFFF
-    return (_unsigned(field) << start & mask) | (_unsigned(value) & ~mask)
-
-
-FUNCTIONS: Mapping[str, Callable[..., int]] = {
-    "mov": lambda _, one: one,
-    "add": lambda _, one, other: one + other,
-    "sub": lambda _, one, other: one - other,
-    "mul.lo": lambda _, one, other: one * other,
-    "mad.lo": lambda _, one, other, more: one * other + more,
-    "and": lambda _, one, other: one & other,
-    "or": lambda _, one, other: one | other,
-    "xor": lambda _, one, other: one ^ other,
-    "shl": lambda _, one, by: one << min(_unsigned(by), 32),
-    "shr": _shift_right,
-    "div": _divide,
-    "rem": lambda parts, one, other: one - other * _divide(parts, one, other),
-    "min": _extreme(min),
-    "max": _extreme(max),
-    "bfe": _extract,
-    "bfi": _insert,
-}
-"""What an instruction gives, from signed operands; the result is cut to 32 bits by `result_of`."""
-
-
-def function_of(statement: Statement) -> Callable[..., int] | None:
-    """How to compute a statement; None for one that is not 32-bit integer arithmetic."""
-    *name, kind = statement.parts
-    if statement.guard or kind not in ("u32", "s32", "b32"):
-        return None
-    return FUNCTIONS.get(".".join(name))
-
-
-def result_of(statement: Statement, values: Sequence[int]) -> int:
-    """Result of a statement for values of its source operands, signed 32 bits."""
-    function = function_of(statement)
-    assert function is not None
-    return _signed(function(statement.parts, *values))
-
-
 class Values:
     """Ranges of every 32-bit register of a kernel.
 
@@ -182,7 +101,7 @@ class Values:
     def of(self, operand: str) -> Range:
         """Values of an operand."""
         try:
-            value = _signed(int(operand, 0))
+            value = signed(int(operand, 0))
         except ValueError:
             return self._fixed.get(operand) or self.registers.get(operand, ANY)
         return Range(value, value, 0)
@@ -268,6 +187,8 @@ class Values:
             return ANY
         if head == "sub" and self._is_remainder(*sources):
             return Range(0, self.of(sources[0]).hi, 1)
+        if head == "sub" and (share := self._share(*sources)) is not None:
+            return share
         combinations = self.combinations(sources)
         if combinations is not None:
             try:
@@ -288,6 +209,23 @@ class Values:
             if value in self._single and (divisor in self._single or divisor.isdigit()):
                 return self.of(value).is_natural
         return False
+
+    def _share(self, end: str, start: str) -> Range | None:
+        """Of ``min(a + b, c) - min(a, c)``, the part of b units from a on that lies before c: from 0 to b."""
+        upper, lower = self._single.get(end), self._single.get(start)
+        if upper is None or lower is None or {upper.opcode, lower.opcode} != {"min.u32"}:
+            return None
+        for first in lower.operands[1:]:
+            for last in upper.operands[1:]:
+                total = self._single.get(last)
+                rest = {*lower.operands[1:]} - {first}, {*upper.operands[1:]} - {last}
+                if total is None or total.opcode != "add.u32" or first not in total.operands[1:]:
+                    continue
+                natural = all(self.of(name).is_natural for name in (last, *total.operands[1:], *rest[0]))
+                more = next((name for name in total.operands[1:] if name != first), first)
+                if rest[0] == rest[1] and natural and first in self._single:
+                    return Range(0, self.of(more).hi, 1)
+        return None
 
     def _loaded(self, statement: Statement) -> Range:
         parts = statement.parts
