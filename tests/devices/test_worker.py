@@ -323,7 +323,9 @@ def wait_for(file: Path) -> str:
 
 
 _INTERRUPTED = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 sys.path[:] = {path!r}
 from pathlib import Path
 from hostile_jobs import Add, Hang, OpenPlain
