@@ -148,7 +148,7 @@ def _document(out: Path, study: str) -> Mapping[str, Any] | None:
     path = _path(out, study)
     try:
         document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise StudyError(
