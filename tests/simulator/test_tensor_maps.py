@@ -292,6 +292,7 @@ PLANTED = {
     4: ("nobody waits for the copies", "race"),
     5: ("all wait for the copies of one stage", "endless"),  # which is two phases ahead in between
     6: ("nobody waits for wgmma", "race"),
+    7: ("no proxy fence before the sums are stored", "race"),
     8: ("no barrier before the sums are stored", "race"),
     9: ("the sums are overwritten while they are read", "race"),
 }

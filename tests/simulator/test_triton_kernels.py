@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tuner.simulator import Launch, Memset, parse, simulate
+from tuner.simulator import Launch, Memset, TensorMap, parse, simulate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Triton's own, on import
@@ -243,3 +243,43 @@ def test_synchronisation_taken_out_of_a_triton_kernel_is_found(name: str, capabi
     # Triton leaves a few that others make redundant (a second wait, a barrier of a ring of three stages)
     assert found
     assert all(found.values()), found
+
+
+SWIZZLES = (0, 32, 64, 128)
+
+
+@pytest.mark.parametrize("plant", ["", "expects too few bytes", "does not wait", "has no proxy fence"])
+def test_tensor_descriptors_of_triton_become_tensor_copies(plant: str) -> None:
+    shapes = {"a": (100, 200), "b": (96, 200), "c": (100, 96)}
+    kinds = {name: f"tensordesc<{'fp32' if name == 'c' else 'fp16'}[64,64]>" for name in shapes}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        binary = kernels.compiled(kernels.matmul_described, {**kinds, "k": "i32"}, {"TILE": 64}, 90)
+    rng = np.random.default_rng(1)
+    arrays: Arrays = {
+        name: rng.integers(-4, 5, shape).astype(np.float32 if name == "c" else np.float16)
+        for name, shape in shapes.items()
+    }
+    arguments: list[Any] = []
+    for (name, array), meta in zip(arrays.items(), binary.metadata.tensordesc_meta, strict=True):
+        box, swizzle = tuple(meta["block_size"][::-1]), SWIZZLES[meta["swizzle"]]
+        sizes = [int(size) for size in (*array.shape, array.shape[1], 1)]
+        arguments += [TensorMap.of(name, array, box, swizzle=swizzle), *sizes]
+    arguments += [200, "scratch", "scratch"]
+    text = binary.asm["ptx"]
+    if plant == "expects too few bytes":
+        assert ", 16384;" in text
+        text = text.replace(", 16384;", ", 8192;")
+    elif plant == "does not wait":
+        text = text.replace("@!complete bra.uni waitLoop;", "")
+    elif plant:
+        assert "fence.proxy.async.shared::cta;" in text
+        text = text.replace("fence.proxy.async.shared::cta;", "")
+    threads = 32 * binary.metadata.num_warps
+    launch = Launch("matmul_described", (2, 2, 1), (threads, 1, 1), binary.metadata.shared, tuple(arguments))
+    report = simulate(text, [launch], {**arrays, "scratch": np.zeros(64, np.uint8)}, outputs=("c",))
+    if plant:
+        assert "race" in [fault.kind for fault in report.faults]
+        return
+    assert [str(fault) for fault in report.faults] == []
+    assert np.array_equal(report.buffers["c"], arrays["a"].astype(float) @ arrays["b"].astype(float).T)

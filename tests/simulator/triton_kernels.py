@@ -120,10 +120,25 @@ def attention(q, k, v, out, n, SIZE: tl.constexpr, TILE: tl.constexpr):
     tl.store(out + rows * SIZE + inner[None, :], total / weight[:, None])
 
 
+@triton.jit
+def matmul_described(a, b, c, k, TILE: tl.constexpr):
+    row, column = tl.program_id(0) * TILE, tl.program_id(1) * TILE
+    total = tl.zeros((TILE, TILE), dtype=tl.float32)
+    for start in range(0, k, TILE):
+        total = tl.dot(a.load([row, start]), b.load([column, start]).T, total)
+    c.store([row, column], total)
+
+
 def compile_triton(
     function: Any, signature: dict[str, str], constants: dict[str, int], capability: int
 ) -> tuple[str, int, int]:
     """Return (PTX, bytes of dynamic shared memory, threads of a block)."""
+    binary = compiled(function, signature, constants, capability)
+    return binary.asm["ptx"], binary.metadata.shared, 32 * binary.metadata.num_warps
+
+
+def compiled(function: Any, signature: dict[str, str], constants: dict[str, int], capability: int) -> Any:
+    """Return Triton's compiled kernel."""
     names = {**signature, **dict.fromkeys(constants, "constexpr")}
     order = list(names)
     aligned = [name for name, kind in signature.items() if kind.startswith("*") or name in ("m", "n", "k")]
@@ -134,5 +149,4 @@ def compile_triton(
         attrs={(order.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     options = {"num_stages": 3, "num_warps": 4}
-    binary = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return binary.asm["ptx"], binary.metadata.shared, 32 * binary.metadata.num_warps
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -243,7 +243,10 @@ def store_shared(
     if batch.count:
         count_shared(batch, batch.counters.shared_stores, offsets, nbytes, lanes)
     if batch.races is not None:
-        batch.races.write(batch, *race_lanes(batch, offsets, nbytes, lanes), site, values, order=order)
+        offsets_of_all, _, lanes_of_all = race_lanes(batch, offsets, nbytes, lanes)
+        batch.races.write(batch, offsets_of_all, nbytes, lanes_of_all, site, values, order=order)
+        if batch.proxy is not None:
+            batch.proxy.wrote(offsets_of_all, nbytes, lanes_of_all, site)
     shape = (batch.blocks, batch.threads)
     _, lanes = full_rows(batch, offsets, lanes)
     batch.shared.store(

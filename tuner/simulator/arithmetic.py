@@ -21,6 +21,7 @@ from tuner.simulator.instructions import (
     UnknownModifierError,
     instruction,
 )
+from tuner.simulator.layout import PARAMETER_BASE
 from tuner.simulator.scalar_types import POISON, SCALARS, U32, U64, Lanes, Scalar
 
 if TYPE_CHECKING:
@@ -305,9 +306,14 @@ def cvta(opcode: Opcode) -> Recipe:
     """Between a state space and generic addresses, where every space has its own window."""
     opcode.flag("to")
     space = opcode.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param")
-    if space in ("global", "const", "param") or "u32" in opcode.modifiers:
+    if space in ("global", "const") or "u32" in opcode.modifiers:
         return _addresses(opcode)
     opcode.type("u64")
+    if space == "param":  # an address of 64 bits has its window already
+        base = np.array([[PARAMETER_BASE]], np.uint64)
+        if ".to." in opcode.text:
+            return Compute(U64, (U64,), lambda a: lambda r, s: r[a] & ~base)
+        return Compute(U64, (U64,), lambda a: lambda r, s: r[a] | base)
     window = np.array([[GENERIC_WINDOWS[space.split("::")[0]]]], np.uint64)
     if ".to." in opcode.text:
         return Compute(U64, (U64,), lambda a: lambda r, s: r[a] - window)

@@ -259,6 +259,8 @@ def land(s: Batch, flight: Flight, lanes: Any) -> None:
     s.shared.store(flight.offsets, flight.nbytes, flight.data, lanes)
     if s.races is not None:
         s.races.land(flight.offsets, flight.nbytes, lanes, flight.site)
+    if s.proxy is not None:
+        s.proxy.wrote(flight.offsets, flight.nbytes, lanes, flight.site)
 
 
 def land_all_of(s: Batch, copies: Copies, lanes: Any) -> None:

@@ -238,6 +238,8 @@ def _in_shared(
     turns = turns_of(s, chosen, operation)
     if s.races is not None:
         s.races.atomic(s, offsets, nbytes, here, site, operation.order, turns)
+    if s.proxy is not None:
+        s.proxy.wrote(offsets, nbytes, here, site)
     index = (stretched(offsets, old.shape) + s.shared.rows)[chosen] >> (nbytes.bit_length() - 1)
     _apply(s, s.shared.flat_view(nbytes), index, values, operation, chosen, old, turns)
 

@@ -171,6 +171,7 @@ def _bind_store(site: Site, policy: bool, operation: str, scalar: Scalar | None)
     change = change_of(operation, scalar)
     site.widths.extend((("shared", PIECE), ("global", width)))
     site.stores_through.append(target)
+    site.async_reads = True
 
     def run(r: Registers, s: Batch) -> None:
         for issue in issues(s):

@@ -106,10 +106,15 @@ def nothing(site: Site) -> Any:
 
 @instruction("membar", "fence")
 def fence(opcode: Opcode) -> Recipe:
-    """Makes strong accesses around it release and acquire; one of cta scope does so within the block only."""
+    """Makes strong accesses around it release and acquire; one of cta scope does so within the block only.
+
+    A proxy fence orders nothing; one of `.proxy.async` makes writes known to the async proxy.
+    """
     proxy = opcode.flag("proxy")
+    tells = False
     if proxy:
-        opcode.flag("alias", "async", "async::global", "async::shared::cta", "tensormap::generic")
+        tells = opcode.flag("async") and "global" not in opcode.modifiers
+        opcode.flag("alias", "async::global", "async::shared::cta", "tensormap::generic")
         opcode.flag("generic", "global", "shared::cta", "shared::cluster")
     opcode.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init", "level")
     wide = not opcode.flag("cta") or proxy
@@ -119,6 +124,8 @@ def fence(opcode: Opcode) -> Recipe:
         site.fences = True
 
         def run(r: Registers, s: Batch) -> None:
+            if tells and s.proxy is not None:
+                s.proxy.fence(s.active_lanes())
             if s.races is None or proxy:
                 return
             lanes = s.active_lanes()

@@ -172,6 +172,7 @@ class Site:
         fences, shared_atomic: a fence; an atomic that may reach shared memory. Together they order
             threads, too.
         stores_through: slots of the addresses it stores to, outside shared memory.
+        async_reads: whether it reads shared memory through the async proxy.
         stores_tensors: whether it stores to what tensor maps describe.
         parameter: byte offset of the kernel parameter it loads, -1 for none.
         holds_matrices: whether it takes registers that still hold an accumulator matrix.
@@ -194,6 +195,7 @@ class Site:
         self.fences = False
         self.shared_atomic = False
         self.stores_through: list[int] = []
+        self.async_reads = False
         self.stores_tensors = False
         self.parameter = -1
 

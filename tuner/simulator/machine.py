@@ -27,6 +27,7 @@ from tuner.simulator.global_races import (
 from tuner.simulator.instructions import Site
 from tuner.simulator.memory import SharedMemory
 from tuner.simulator.program import Block
+from tuner.simulator.proxy_writes import ProxyWrites
 from tuner.simulator.races import SharedRaces
 from tuner.simulator.specials import special_value
 from tuner.simulator.transfers import end_sendings
@@ -65,6 +66,7 @@ class Batch:
         if context.races:
             detector = ClockRaces if context.clocks else SharedRaces
             self.races = detector(self.blocks, self.threads, nbytes, program.granule_bytes)
+        self.proxy = ProxyWrites(self.races) if self.races is not None and program.async_reads else None
         self.mask: Mask | None = None
         self.existing: Mask | None = None
         if self.threads != context.threads:

@@ -63,6 +63,7 @@ class Program:
     memory. `finer_order` says that threads of a block are ordered by more than block barriers,
     `barrier_counts` are the thread counts that those name. `stored_parameters` are the byte offsets of
     pointer parameters that may be stored through; `tensor_stores` says that tensor maps may be.
+    `async_reads` says that shared memory is read through the async proxy.
     `together` is how many threads have to run some instruction together: those of a warp, or of a warpgroup.
     """
 
@@ -77,6 +78,7 @@ class Program:
     fences: bool
     stored_parameters: frozenset[int]
     tensor_stores: bool
+    async_reads: bool
     together: int
 
 
@@ -110,6 +112,7 @@ def _lower(module: Module, entry: Function) -> Program:
         any(site.fences for site in lowering.sites),
         _stored_parameters(lowering.sites),
         any(site.stores_tensors for site in lowering.sites),
+        any(site.async_reads for site in lowering.sites),
         128 if any(item.opcode.startswith("wgmma.") for item in function.body) else 32,
     )
 

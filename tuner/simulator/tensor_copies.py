@@ -159,7 +159,7 @@ def _bind_store(site: Site, rank: int, policy: bool, operation: str) -> Closure:
     target = _Source(site, site.operands[0], rank)
     source, source_offset = site.address(site.operands[1])
     site.widths.append(("shared", PIECE))
-    site.stores_tensors = True
+    site.stores_tensors = site.async_reads = True
 
     def run(r: Registers, s: Batch) -> None:
         for described, issue, corner in target.parts(r, s):

@@ -177,7 +177,10 @@ def begin_load(
     count = offsets.shape[1]
     if s.races is not None:
         full, lanes = issue.full(s, offsets), issue.full(s, there)
-        s.races.write(s, full, PIECE, lanes, site, None, in_flight=True, threads=issue.threads(count))
+        threads = issue.threads(count)
+        s.races.write(s, full, PIECE, lanes, site, None, in_flight=True, threads=threads)
+        if s.proxy is not None:
+            s.proxy.overwritten(full, PIECE, lanes, threads)
     flat, starts = s.shared.flat_view(PIECE), s.shared.rows[issue.rows]
     flat[((offsets + starts) >> 4)[there]] = np.full(PIECE, 0xA5, np.uint8).view(flat.dtype)
     if s.count:
@@ -238,6 +241,8 @@ def read_shared(
         full, lanes, threads = issue.full(s, offsets), issue.full(s, there), issue.threads(offsets.shape[1])
         s.races.read(s, full, PIECE, lanes, site, threads)
         s.races.hold(full, PIECE, lanes, site, threads)
+        if s.proxy is not None:
+            s.proxy.read(s, full, PIECE, lanes, site, threads)
     return offsets, s.shared.flat_view(PIECE).take((offsets + s.shared.rows[issue.rows]) >> 4)
 
 

@@ -157,6 +157,7 @@ def _bind(site: Site, width: int, result: str, a_type: str, b_type: str, clamp: 
     b_turn = bool(turns[-1]) if turns else False
     site.reads.extend(slots)
     site.widths.append(("shared", 4))
+    site.async_reads = True
 
     def run(r: Registers, s: Batch) -> None:
         if s.threads % GROUP:
@@ -315,6 +316,8 @@ def _checked(s: Batch, site: Site, addresses: Index, active: Any, threads: Index
     if s.races is not None:
         s.races.read(s, offsets, 16, active, site, threads)
         s.races.hold(offsets, 16, active, site, threads)
+    if s.proxy is not None:
+        s.proxy.read(s, offsets, 16, active, site, threads)
     return offsets
 
 
