@@ -128,7 +128,13 @@ class RowWalk:
         ]
 
     def edge_problems(
-        self, spec: KernelSpec, unit: int, stages: int, least: int = 0, fewest_rows: int = 1
+        self,
+        spec: KernelSpec,
+        unit: int,
+        stages: int,
+        least: int = 0,
+        fewest_rows: int = 1,
+        chunked: bool = False,
     ) -> tuple[Problem, ...]:
         """Small problems that reach every guard: rows that end at each of a warp's, idle walkers, an end at
         every stage of the first turns, a wrapped ring for all rows of a warp, and a second block of the
@@ -140,16 +146,18 @@ class RowWalk:
             stages: Units that a walker has in flight.
             least: Elements by which the long axis may exceed whole units, 0 where it never does.
             fewest_rows: That the schedule can serve.
+            chunked: Whether a block takes one chunk after another, its warps taking turns inside.
         """
         rows = self.rows_per_block
-        deep = (stages + 2) * self.walkers + 1
+        stride = self.warps_per_row if chunked else self.walkers
+        deep = (stages + 2) * stride + 1
         shapes = [
             (1, unit),
             (rows + 1, unit + least),
             (2 * rows - 3, 2 * unit),
-            (max(3, self.rows_per_warp), unit * max(1, self.walkers - 1) + least),
+            (max(3, self.rows_per_warp), unit * max(1, stride - 1) + least),
             (max(2, self.rows_per_warp), unit * deep - (unit - least if least else 0)),
-            *((1, unit * turn * self.walkers + (least or unit)) for turn in range(1, stages + 1)),
+            *((1, unit * turn * stride + (least or unit)) for turn in range(1, stages + 1)),
         ]
         if self.rows_per_warp < MANY_ROWS:
             ends = {n_out % self.rows_per_warp for n_out, _ in shapes}

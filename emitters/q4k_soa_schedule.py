@@ -117,7 +117,8 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 
 def edge_problems(schedule: Q4KSoaSchedule) -> tuple[Problem, ...]:
     """As for every walk; and with chunks of x, one whole chunk a split and a ragged one."""
-    problems = schedule.walk.edge_problems(SPEC, BLOCK, max(schedule.stages, schedule.unroll))
+    in_flight = max(schedule.stages, schedule.unroll)
+    problems = schedule.walk.edge_problems(SPEC, BLOCK, in_flight, chunked=schedule.x_chunk > 0)
     if schedule.x_chunk == 0:
         return problems
     return (*problems, SPEC.problem(3, schedule.x_chunk * schedule.splits + BLOCK))

@@ -159,7 +159,7 @@ def edge_problems(schedule: WmmaGemvSchedule) -> tuple[Problem, ...]:
     least = 8 if is_mma else SLICE
     fewest = 1 if is_mma else schedule.tile_rows
     in_flight = max(schedule.stages, schedule.unroll)
-    problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest)
+    problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest, schedule.x_chunk > 0)
     problems = (*problems, *(SPEC.problem(fewest, end) for end in range(least, UNIT, least)))
     if schedule.x_chunk == 0:
         return problems

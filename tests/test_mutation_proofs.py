@@ -11,6 +11,7 @@ from emitters.kernel import EmittedKernel, schedule_values
 from emitters.target import Target
 from tuner.devices.device import Candidate
 from tuner.mutation import Fate
+from tuner.mutation.columns import Twins
 from tuner.mutation.context import Context
 from tuner.mutation.demand import ALL, Demand
 from tuner.mutation.equivalence import reason
@@ -277,6 +278,25 @@ def test_bits_that_a_funnel_shift_drops_are_not_wanted() -> None:
     source = text(*lines)
     demand = Demand(source, Values(source, {}, 32))
     assert (demand.of("%r1"), demand.of("%r2")) == (ALL, 0xFFFF)
+
+
+def test_columns_of_a_product_are_alike_where_those_of_its_right_operand_are() -> None:
+    sums = "{%f0, %f1, %f2, %f3}"
+    lines = [f"mov.f32 %f{i}, 0f00000000;" for i in range(4)]
+    lines += ["mov.u32 %r20, %tid.x;", "and.b32 %r21, %r20, 3;", "ld.shared.u32 %r8, [%r21];"]
+    lines += ["ld.shared.u32 %r9, [%r21+16];", product(sums, "{%r0, %r1, %r2, %r3}", sums)]
+    lines += ["st.global.f32 [%rd0], %f0;"]
+    old = text(*lines).statements
+    twins = Twins(text(*lines), Lanes(text(*lines)))
+    swapped = product("{%f1, %f0, %f2, %f3}", "{%r0, %r1, %r2, %r3}", "{%f0, %f0, %f2, %f3}")
+    assert twins.same(old[8], text(swapped).statements[0])
+    assert twins.same(old[9], text("st.global.f32 [%rd0], %f1;").statements[0])
+    assert not twins.same(old[9], text("st.global.f32 [%rd0], %f2;").statements[0])
+    lost = product("{%f1, %f1, %f2, %f3}", "{%r0, %r1, %r2, %r3}", sums)
+    assert not twins.same(old[8], text(lost).statements[0])
+    for before, after in [("%r20, 3;", "%r20, 7;"), ("%f1, 0f00000000;", "%f1, 0f3F800000;")]:
+        other = text(*(line.replace(before, after) for line in lines))
+        assert not Twins(other, Lanes(other)).same(old[9], text("st.global.f32 [%rd0], %f1;").statements[0])
 
 
 # --- blocks past the end ---

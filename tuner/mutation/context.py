@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from emitters.kernel import EmittedKernel, KernelSpec
 from results.expression import evaluate
+from tuner.mutation.columns import Twins
 from tuner.mutation.demand import Demand
 from tuner.mutation.lanes import Lanes
 from tuner.mutation.mutant import Mutant
@@ -54,6 +55,10 @@ class Entry:
     @cached_property
     def lanes(self) -> Lanes:
         return Lanes(self.source)
+
+    @cached_property
+    def twins(self) -> Twins:
+        return Twins(self.source, self.lanes)
 
     def _blocks(self, axis: int) -> int:
         """The most blocks along an axis, where its formula only grows with the sizes."""

@@ -163,6 +163,13 @@ def _all_lanes_alike(case: Case) -> bool:
     return (others or another) and all(s.guard == predicate and lanes.alike(s) for s in uses)
 
 
+def _column_alike(case: Case) -> bool:
+    """Another column of a product whose columns are all the same."""
+    if case.old is None or len(case.new) != 1:
+        return False
+    return case.here.twins.same(case.old, case.new[0])
+
+
 def _same_form(case: Case) -> bool:
     """The same by the rules of arithmetic: ``x / 1`` and ``x * 1``; a constant's byte that is another's."""
     return case.old is not None and case.replacement is not None and form(case.old) == form(case.replacement)
@@ -287,6 +294,7 @@ RULES: dict[str, Rule] = {
     "the same by arithmetic": _same_form,
     "same value for all its operands": _same_value,
     "stored alike by every lane of a warp": _all_lanes_alike,
+    "another column of a product whose columns are the same": _column_alike,
     "differs in bits that nobody reads": _unread_bits,
 }
 """In order; every name is what the table of `tune mutate` shows."""
