@@ -5,12 +5,14 @@ by a process that is gone, a log that was cut or lost) is mended from the rows w
 """
 
 import dataclasses
+import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,8 @@ class Ledger:
         self._presence = presence
         self._attributes = dict(attributes)
         self._notice = notice
+        self._ended: list[FrozenTrial] = []  # the first trials, as far as all of them have ended
+        self._ended_count = 0  # how many of these count
         with self._claims():
             self._storage = self._open_storage()
             self._study = self._open_study()
@@ -101,7 +105,7 @@ class Ledger:
         """
         with self._claims():
             trials = self.trials()
-            if sum(counts(trial) for trial in trials) >= total:
+            if self._counted(trials) >= total:
                 return None
             number = len(trials)
             proposal = first if number == 0 and first is not None else sampler.propose(trials, number)
@@ -177,6 +181,20 @@ class Ledger:
             for number in self.orphans():
                 if number in rows:
                     self.tell(rows[number])
+
+    def _counted(self, trials: Sequence[FrozenTrial]) -> int:
+        """How many of the wanted number trials take. Those that have ended are looked at once: the storage
+        hands out the same objects again."""
+        ended = self._ended
+        if len(ended) > len(trials) or not all(map(operator.is_, ended, trials)):
+            ended.clear()
+            self._ended_count = 0
+        for trial in islice(trials, len(ended), None):
+            if not trial.state.is_finished():
+                break
+            ended.append(trial)
+            self._ended_count += counts(trial)
+        return self._ended_count + sum(map(counts, islice(trials, len(ended), None)))
 
     def _claims(self) -> AbstractContextManager[None]:
         return locked(self._out / DIRECTORY / "claims.lock")
