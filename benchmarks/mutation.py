@@ -9,7 +9,8 @@ problems stay as they are and no more mutants are wanted: a stopped benchmark go
 each time, of those that no rule had proven.
 
 The schedules of the forward kernels are named and small, so that it takes minutes; those of others are drawn
-from the space. Together they hold every level of every parameter. Exit code 1 where a mutant was missed or is alive.
+from the space. Together they hold every level of every parameter. Exit code 1 where a mutant was missed or
+is alive.
 """
 
 import argparse
