@@ -108,7 +108,7 @@ def test_a_missing_barrier_shows_both_lines_and_both_threads_of_the_race(
     assert "race: " in text
     assert "line 22    ld.shared.u32 %r4, [%r3];  block (0, 0, 0), thread (0, 0, 0)" in text
     assert "line 18    st.shared.u32 [%r3], %r4;  block (0, 0, 0), thread (127, 0, 0)" in text
-    assert "address shared 0x5fc (shared memory begins at 0x400)" in text
+    assert "address shared 0x600 (shared memory begins at 0x400)" in text
     assert "1 fault\n" in text
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 from ptx_harness import entry, run
 
 from tuner.simulator import Report
@@ -60,6 +65,40 @@ def test_a_bulk_store_reads_until_it_is_waited_for() -> None:
     assert report.clean, [str(fault) for fault in report.faults]
     assert np.array_equal(report.buffers["c"], np.arange(64))
     assert kinds(go(STORE.format("bar.sync 0;"))) == ["race"]
+
+
+def test_a_bulk_store_that_nothing_waits_for_is_noted() -> None:
+    report = go(STORE.format("ret;"))
+    assert report.clean, [str(fault) for fault in report.faults]
+    assert any("nothing has waited" in note for note in report.notes)
+    assert np.array_equal(report.buffers["c"], np.arange(64))  # but there when the launch is over
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("add.u32", lambda x: 100 + 2 * x),
+        ("max.u32", lambda x: np.maximum(x, 100)),
+        ("xor.b32", lambda x: 0 * x + 100),
+    ],
+)
+def test_a_bulk_reduction_changes_what_is_there(
+    operation: str, expected: Callable[..., NDArray[Any]]
+) -> None:
+    body = "mad.wide.u32 %rd2, %r0, 4, %rd0; ld.global.u32 %r9, [%rd2]; st.shared.u32 [%r6], %r9;"
+    body += "fence.proxy.async.shared::cta; bar.sync 0;"
+    body += f"@%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation} [%rd1], [%r4], 256;"
+    body += "@%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0; ret;"
+    a = np.random.default_rng(2).integers(0, 200, 64, dtype=np.uint32)
+    buffers = {"a": a, "c": np.full(64, 100, np.uint32)}
+    report = run(entry(START + body), buffers, block=64, grid=2, outputs=())
+    assert report.clean, [str(fault) for fault in report.faults]
+    assert np.array_equal(report.buffers["c"], expected(a))
+
+
+def test_prefetches_change_nothing() -> None:
+    report = go("@%p1 cp.async.bulk.prefetch.L2.global [%rd0], 256;" + LOAD.format(256) + WAIT + OUT)
+    assert report.clean, [str(fault) for fault in report.faults]
 
 
 def test_a_trap_is_a_fault_of_the_threads_that_run_into_it() -> None:

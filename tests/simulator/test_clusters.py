@@ -9,7 +9,7 @@ from ptx_harness import entry, run
 from tuner.simulator import PtxError, Report
 
 START = """mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; mad.wide.u32 %rd3, %r0, 4, %rd1;
-.shared .align 4 .b8 tile[256]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 4, %r4; xor.b32 %r6, %r5, 252;
+.shared .align 256 .b8 tile[256]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 4, %r4; xor.b32 %r6, %r5, 252;
 mov.u32 %r7, %cluster_ctarank; st.shared.u32 [%r5], %r0;
 """
 END = "ld.shared::cluster.u32 %r9, [%r6]; st.global.u32 [%rd3], %r9; ret;"

@@ -213,6 +213,21 @@ def test_maps_lie_in_global_memory_too() -> None:
     assert kinds(simulate(read, [launch], buffers, tensor_maps={"maps": [other, BOX]})) == ["uninitialised"]
 
 
+@pytest.mark.parametrize("space", ["const", "global"])
+def test_a_variable_of_the_module_holds_a_map(space: str) -> None:
+    start = START.replace(".param .align 64 .b8 m[128], ", "").replace("mov.b64 %rd9, m; cvta.param.u64", "")
+    start = start.replace(" %rd0, %rd9;", f" mov.u64 %rd9, held; cvta.{space}.u64 %rd0, %rd9;")
+    body = "@%p1 cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd0, {0, 0}];\n"
+    body += EXPECT.format(512) + COPY + WAIT
+    text = HEAD + f".{space} .align 64 .b8 held[128];\n" + start + body + OUT.replace("BYTES", "512")
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), 0, ("c",))
+    buffers = {"t": TENSOR, "c": np.zeros(4096, np.uint8)}
+    report = simulate(text, [launch], buffers, tensor_maps={"held": [BOX]})
+    assert report.clean, [str(fault) for fault in report.faults]
+    assert np.array_equal(report.buffers["c"][:64].view(np.float32), TENSOR[:16])
+    assert set(kinds(simulate(text, [launch], buffers))) >= {"uninitialised"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

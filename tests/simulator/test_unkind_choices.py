@@ -57,6 +57,19 @@ def test_a_bulk_copy_has_brought_nothing_until_its_mbarrier_is_waited_for() -> N
     assert np.array_equal(late, a)
 
 
+def test_what_a_bulk_copy_writes_is_not_there_until_it_is_waited_for() -> None:
+    send = "st.shared.u32 [%r5], %r0; fence.proxy.async.shared::cta; bar.sync 0;"
+    send += "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r4], 128;"
+    send += "@%p1 cp.async.bulk.commit_group; {} bar.sync 0; ld.global.u32 %r9, [%rd2];"
+    for wait, arrived in (
+        ("@%p1 cp.async.bulk.wait_group.read 0;", False),
+        ("@%p1 cp.async.bulk.wait_group 0;", True),
+    ):
+        report = go(TILE + send.format(wait), np.full(32, 77, np.uint32))
+        assert np.isin(report.buffers["c"], np.arange(32)).all() == arrived
+        assert not (report.buffers["c"] == 77).any()
+
+
 def test_accumulators_of_wgmma_are_poison_until_they_are_waited_for() -> None:
     a, b = operands(8)
     report = run_wgmma(image(a, 128, False), image(b, 128, False), 128, "0, 0", after="")
@@ -400,6 +413,13 @@ def test_shared_memory_does_not_begin_at_0() -> None:
     assert go(TILE + "mov.u32 %r9, %r4;").buffers["c"].min() >= 1024
     forgotten = go(TILE + "st.shared.u32 [%r5], %r0; mul.lo.u32 %r8, %r0, 4; ld.shared.u32 %r9, [%r8];")
     assert [fault.kind for fault in forgotten.faults] == ["out_of_bounds"]
+
+
+@pytest.mark.parametrize("align", [4, 16, 128, 1024])
+def test_shared_variables_are_aligned_as_they_say_and_no_better(align: int) -> None:
+    body = f".shared .align {align} .b8 first[8]; .shared .align {align} .b8 second[8]; mov.u32 %r9, first;"
+    for start in set(go(body + "@%p1 mov.u32 %r9, second;").buffers["c"].tolist()):
+        assert (start % align, start % (2 * align)) == (0, align)
 
 
 def test_buffers_lie_far_apart_and_are_aligned_to_256_bytes_only() -> None:

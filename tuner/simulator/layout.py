@@ -64,6 +64,8 @@ class Layout:
                 dynamic.append(variable)
             elif variable.space == "shared":
                 start = -(-end // variable.align) * variable.align
+                if start % (2 * variable.align) == 0:
+                    start += variable.align  # aligned as it says, and no better
                 self.addresses[variable.name] = ("shared", start)
                 end = start + variable.nbytes
             elif variable.space in ("local", "param"):
