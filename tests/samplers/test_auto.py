@@ -15,6 +15,7 @@ from tuner.samplers.auto import AutoCore, Settings, refit_count
 from tuner.samplers.base import Past
 from tuner.samplers.coordinates import distance
 from tuner.samplers.hints import Hint, block_shape, predicted
+from tuner.samplers.sizes import powers_of_two
 from tuner.samplers.transfer import Source, learn
 
 REPLAY = Path(os.environ.get("REPLAY_SPACES", Path(__file__).parents[3] / "shared" / "replay"))
@@ -58,15 +59,15 @@ def found(times_us: np.ndarray, asked: list[int]) -> float:
 
 def test_first_schedules_lie_far_apart() -> None:
     space = grid(4)
-    asked = searched(space, times_of(space), 8, AutoCore(space))
+    asked = searched(space, times_of(space), 5, AutoCore(space))
 
     def nearest(schedules: list[int]) -> float:
         places = space.levels[schedules].astype(np.float32)
-        apart = [distance(places / 4, place / 4).sum(axis=1) for place in places]
+        apart = [distance(places / np.float32(4), place / np.float32(4)).sum(axis=1) for place in places]
         return float(np.min(np.array(apart) + 9 * np.eye(len(places))))
 
     rng = np.random.default_rng(0)
-    by_chance = [nearest(rng.permutation(len(space))[:8].tolist()) for _ in range(50)]
+    by_chance = [nearest(rng.permutation(len(space))[:5].tolist()) for _ in range(50)]
     assert nearest(asked) > np.quantile(by_chance, 0.95)
 
 
@@ -146,6 +147,38 @@ def test_fits_are_due_ever_more_rarely() -> None:
     assert np.all(np.diff(due) >= 0)
     assert np.all(np.diff(steps) >= 0)
     assert steps.max() == 20
+
+
+def uneven() -> Space:
+    """Half of the sizes are no powers of two."""
+    sizes = tuple(Parameter(name, (16, 24, 32, 48, 64, 96), "power", "a size") for name in "abcd")
+    return Space("uneven", sizes, (), Target.of("sm_89"))
+
+
+def test_powers_of_two_are_believed_in_and_nothing_else_is() -> None:
+    parameters = (
+        Parameter("a", (16, 24, 32), "power", "a size"),
+        Parameter("b", (1, 2, 3), "ordinal", "no size"),
+        Parameter("c", (3, 4), "power", "too few to tell"),
+    )
+    space = Space("toy", parameters, (), Target.of("sm_89"))
+    (hint,) = powers_of_two(space)
+    odd = space.levels[:, 0] == 1
+    np.testing.assert_allclose(hint.values[odd], np.sqrt(2), rtol=1e-6)
+    np.testing.assert_allclose(hint.values[~odd], -np.sqrt(1 / 2), rtol=1e-6)
+    assert powers_of_two(grid(3)) == ()
+
+
+def test_powers_of_two_come_sooner_where_they_are_good_and_are_no_trap_where_they_are_not() -> None:
+    space = uneven()
+    odd = space.levels % 2 == 1
+    rough = 0.1 * np.random.default_rng(1).random(len(space)) + 0.05 * np.abs(space.levels - 2).sum(axis=1)
+    good, bad = (100 * np.exp(rough + 0.3 * flags.sum(axis=1)) for flags in (odd, ~odd))
+    asked = searched(space, good, 10, AutoCore(space))
+    assert odd[asked].mean() < 0.25
+    turned = searched(space, bad, 60, AutoCore(space))
+    assert odd[turned[40:]].mean() > 0.75
+    assert found(bad, turned) > 0.97
 
 
 def test_hints_lead_and_a_wrong_one_is_no_trap() -> None:

@@ -19,6 +19,7 @@ from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.seeding import seed
+from tuner.samplers.sizes import powers_of_two
 from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.stopping import FEWEST_TRIALS, assurance
 from tuner.samplers.target import ranked
@@ -34,7 +35,8 @@ class Settings:
 
     Attributes:
         start: Trials before the model is asked.
-        led: Of these, how many are those that hints say are best. Few, or a wrong hint is a trap.
+        start_alone: The same where nobody gives hints or first schedules: the model is asked sooner.
+        led: Of the start, how many are those that hints say are best. Few, or a wrong hint is a trap.
         prior: Of the model's numbers.
         most_candidates: Candidates the model looks at, at most; all of them in spaces below that.
         most_cells: Observations times candidates, at most: bounds time and memory of an ask.
@@ -44,6 +46,7 @@ class Settings:
     """
 
     start: int = 8
+    start_alone: int = 5
     led: int = 2
     prior: Prior = field(default_factory=Prior)
     most_candidates: int = 20_000
@@ -59,7 +62,7 @@ class AutoCore:
     Args:
         space: Whose valid set is searched.
         settings: How.
-        hints: What is believed of its schedules beforehand.
+        hints: What is believed of its schedules beforehand. Where nobody says anything, sizes tell.
         first: Schedules to begin with, in this order; as many as the start has room for.
     """
 
@@ -75,6 +78,10 @@ class AutoCore:
         self._coordinates = Coordinates.of(space.parameters)
         self._counts = tuple(len(parameter.values) for parameter in space.parameters)
         self._begin_with = tuple(first)
+        self._start, self._led = self._settings.start, self._settings.led
+        if not hints and not first:
+            hints = powers_of_two(space)
+            self._start, self._led = self._settings.start_alone, 0
         self._features = stacked(hints, len(self._levels))
         self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
         self._model: _Model | None = None
@@ -82,7 +89,7 @@ class AutoCore:
     def propose(self, past: Past, space: Space, rng: np.random.Generator) -> int:
         taken = np.concatenate([past.schedules, past.pending])
         timed = np.unique(past.times_us[~np.isnan(past.times_us)])
-        if len(taken) < self._settings.start or len(timed) < 2:
+        if len(taken) < self._start or len(timed) < 2:
             return self._first(taken, rng)
         model = self._model_for(past)
         model.look(past, self._points)
@@ -125,7 +132,7 @@ class AutoCore:
         if len(self._hints.weights) == 0:
             return most_different(self._levels, self._coordinates, taken, None, rng)
         expected = self._hints.mean(self._features)
-        if len(taken) >= self._settings.led:
+        if len(taken) >= self._led:
             return most_different(self._levels, self._coordinates, taken, expected, rng)
         expected[taken] = np.inf
         return int(np.argmin(expected))
