@@ -41,7 +41,7 @@ def main() -> None:
         ties = sum(time <= best * TIE for time in times) - 1
         print(
             f"| `{kernel.id}` | {kernel.default_problem} | {len(space_for(kernel.id, device.target))} "
-            f"| {best:.2f} | {median:.2f} | {worst:.2f} | {median / best:.2f} | {ties} of {len(times)} "
+            f"| {best:.2f} | {median:.2f} | {worst:.2f} | {median / best:.3f} | {ties} of {len(times)} "
             f"| {bound:.2f} | {100 * bound / best:.0f} % |",
             flush=True,
         )
