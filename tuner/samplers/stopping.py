@@ -13,7 +13,7 @@ FEWEST_TRIALS = 20
 ENOUGH = 0.01
 """A trial counts as the best when nothing is faster by more than this share of its time."""
 
-CAUTION = 10.0
+CAUTION = 30.0
 """How many times likelier a better schedule is taken to be than the model believes."""
 
 DOUBT = 100.0
