@@ -100,6 +100,28 @@ def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new:
     assert Values(text(*changed), {}, 32).of("%r0").hi > 12
 
 
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("setp.lt.u32 %p0, %r1, 8", True),
+        ("setp.lt.u32 %p0, %r1, 7", None),
+        ("setp.ge.s32 %p0, %r1, 8", False),
+        ("setp.eq.u32 %p0, %r1, 9", False),
+        ("setp.ne.u32 %p0, %r1, 9", True),
+        ("setp.gt.and.u32 %p0, %r1, 7, %p1", False),
+        ("setp.le.and.u32 %p0, %r1, 7, %p1", None),
+        ("setp.gt.or.u32 %p0, %r1, 7, %p1", None),
+    ],
+)
+def test_predicates_that_always_hold_or_never(test: str, expected: bool | None) -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "shr.u32 %r1, %r0, 2;", "ld.global.b32 %r2, [%rd0];"]
+    source = text(*lines, "setp.eq.u32 %p1, %r2, 0;", f"{test};", "@%p0 st.global.b32 [%rd0], %r0;")
+    values = Values(source, {}, 32)
+    assert values.truth("%p0") is expected
+    assert values.truth("%p1") is None
+    assert (Demand(source, values).of("%r0") & 3 == 0) is (expected is False)
+
+
 def test_a_share_of_what_lies_before_the_end_is_natural() -> None:
     lines = ["ld.param.u32 %r0, [param_n];", "mov.u32 %r1, %ctaid.x;", "mul.lo.u32 %r2, %r1, 8;"]
     lines += [

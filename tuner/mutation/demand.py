@@ -60,6 +60,8 @@ class Demand:
         return not any(self.of(name) for name in changed)
 
     def _uses(self, statement: Statement) -> list[tuple[str, int]]:
+        if self._never_done(statement):
+            return []
         if statement.parts[0] == "mma":
             return self._mma_uses(statement)
         targets = _REGISTER.findall(statement.operands[0]) if statement.parts[0] in _PURE else []
@@ -79,6 +81,11 @@ class Demand:
             else:
                 found += [(name, ALL if wanted else 0) for name in _REGISTER.findall(operand)]
         return found
+
+    def _never_done(self, statement: Statement) -> bool:
+        if self._values is None or not statement.guard:
+            return False
+        return self._values.truth(statement.guard) is statement.negated
 
     def _shifted(self, statement: Statement, position: int, wanted: int) -> int:
         """Bits of an operand of ``shf.r.wrap`` for the amounts that it is shifted by; all of another's."""

@@ -140,6 +140,20 @@ def _renumbered(statement: Statement, number: int = 1) -> tuple[Statement, ...]:
     return (Statement(number, statement.opcode, statement.operands, statement.guard, statement.negated),)
 
 
+def _guard_settled(case: Case) -> bool:
+    """A guard that always holds, dropped; or any change of a statement whose guard never does."""
+    old = case.old
+    if old is None or not old.guard:
+        return False
+    holds = case.here.values.truth(old.guard)
+    if holds is None:
+        return False
+    if holds is old.negated:  # never done
+        return all((s.guard, s.negated) == (old.guard, old.negated) for s in case.new)
+    bare = len(case.new) == 1 and not case.new[0].guard
+    return bare and (case.new[0].opcode, case.new[0].operands) == (old.opcode, old.operands)
+
+
 def _all_lanes_alike(case: Case) -> bool:
     """A store for which one lane stands in: other lanes of its warp store the same to the same place.
 
@@ -293,6 +307,7 @@ RULES: dict[str, Rule] = {
     "changes nothing when done twice": _done_twice,
     "the same by arithmetic": _same_form,
     "same value for all its operands": _same_value,
+    "a guard that always holds, or never": _guard_settled,
     "stored alike by every lane of a warp": _all_lanes_alike,
     "another column of a product whose columns are the same": _column_alike,
     "differs in bits that nobody reads": _unread_bits,

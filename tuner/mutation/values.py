@@ -115,6 +115,24 @@ class Values:
                 found.registers[fact.register] = _within(found, fact)
         return found
 
+    def truth(self, predicate: str) -> bool | None:
+        """Whether a predicate always holds, or never; None where it may do either."""
+        test = self._single.get(predicate)
+        if test is None:
+            return None
+        if test.opcode == "and.pred":
+            known = [self.truth(name) for name in test.operands[1:]]
+            return False if False in known else (True if known == [True, True] else None)
+        if test.parts[0] != "setp" or test.parts[-1] not in ("u32", "s32"):
+            return None
+        one, other = (self.of(name) for name in test.operands[1:3])
+        if test.parts[-1] == "u32" and not (one.is_natural and other.is_natural):
+            return None
+        known = [_compared(test.parts[1], one, other), *(self.truth(name) for name in test.operands[3:])]
+        if test.parts[2:-1] not in ((), ("and",)):
+            return None
+        return False if False in known else (True if all(known) else None)
+
     def combinations(self, operands: Sequence[str]) -> Iterator[tuple[int, ...]] | None:
         """Every combination of values of operands; None where there are too many."""
         names = list(dict.fromkeys(operands))
@@ -234,6 +252,23 @@ class Values:
             return self._sizes.get(name, ANY)
         widths = {"u8": Range(0, 255, 1), "u16": Range(0, 65535, 1), "s8": Range(-128, 127, 1)}
         return widths.get(parts[-1], ANY)
+
+
+def _compared(comparison: str, one: Range, other: Range) -> bool | None:
+    """Whether a comparison of any value of one range with any of another always holds, or never."""
+    below, above = one.hi < other.lo, one.lo > other.hi
+    apart = below or above
+    same = one.lo == one.hi == other.lo == other.hi
+    outcomes: dict[str, tuple[bool, bool]] = {  # always, never
+        "lt": (below, one.lo >= other.hi),
+        "le": (one.hi <= other.lo, above),
+        "gt": (above, one.hi <= other.lo),
+        "ge": (one.lo >= other.hi, below),
+        "eq": (same, apart),
+        "ne": (apart, same),
+    }
+    always, never = outcomes.get(comparison, (False, False))
+    return True if always else (False if never else None)
 
 
 def _within(values: Values, fact: Fact) -> Range:
