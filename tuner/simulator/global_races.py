@@ -397,6 +397,8 @@ def _note(table: Keys, cells: Keys, keys: Keys) -> None:
     other = now != keys
     if other.any():
         _spread(table, cells[other], keys[other], now[other])
+    if not before.any():
+        return
     mixed = (before != 0) & ((before ^ keys) >> BLOCK_SHIFT != 0)
     if mixed.any():
         table[cells[mixed]] |= MANY_BLOCKS << BLOCK_SHIFT

@@ -29,6 +29,7 @@ from tuner.simulator.memory import SharedMemory
 from tuner.simulator.program import Block
 from tuner.simulator.proxy_writes import ProxyWrites
 from tuner.simulator.races import SharedRaces
+from tuner.simulator.shapes import stretched
 from tuner.simulator.specials import special_value
 from tuner.simulator.transfers import end_sendings
 
@@ -72,6 +73,9 @@ class Batch:
         if self.threads != context.threads:
             self.existing = np.arange(self.threads)[None, :] < context.threads
         self.live = self.existing
+        everyone = np.ones((1, 1), bool) if self.existing is None else self.existing
+        self.everyone: Mask = stretched(everyone, (self.blocks, self.threads))
+        self.whole: Any = None
         self.steps = 0
         self.keys: Any = None
         self.idle = self.ahead = self.ahead_at_poll = 0
@@ -341,11 +345,15 @@ class Batch:
 
     def active_lanes(self) -> Mask:
         """Return the active lanes as (B, T)."""
-        lanes = np.broadcast_to(True if self.mask is None else self.mask, (self.blocks, self.threads))
+        if self.mask is None:
+            return self.everyone
+        lanes = stretched(self.mask, (self.blocks, self.threads))
         return lanes if self.existing is None else lanes & self.existing
 
     def check_whole_warps(self, site: Site, lanes: Mask | None = None, wanted: Mask | None = None) -> None:
         """Record a fault where a warp runs an `.aligned` instruction with some of the wanted threads only."""
+        if lanes is None and wanted is None and self.mask is self.whole:
+            return
         shape = (self.blocks, self.threads)
         active = (self.active_lanes() if lanes is None else lanes).reshape(-1, WARP)
         whole = np.broadcast_to(True if wanted is None else wanted, shape).reshape(-1, WARP)
@@ -353,6 +361,8 @@ class Batch:
         if torn.any():
             bad = (active & torn[:, None]).reshape(shape)
             self.fault("divergence", "not all threads of the warp run this instruction together", site, bad)
+        elif lanes is None and wanted is None:
+            self.whole = self.mask  # known to be of whole warps, for the instructions that follow
 
     # -- findings --
 

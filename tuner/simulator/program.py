@@ -119,24 +119,21 @@ def _lower(module: Module, entry: Function) -> Program:
 
 def _stored_parameters(sites: list[Site]) -> frozenset[int]:
     """Follow the addresses of stores back to the parameters they come from."""
-    sources: dict[int, set[int]] = {}
-    parameters: dict[int, set[int]] = {}
-    wanted: set[int] = set()
+    writers: dict[int, list[Site]] = {}
     for site in sites:
         for slot in (*site.writes, *([site.result] if site.result > 0 else [])):
-            sources.setdefault(slot, set()).update(site.reads)
-            if site.parameter >= 0:
-                parameters.setdefault(slot, set()).add(site.parameter)
-        wanted.update(site.stores_through)
+            writers.setdefault(slot, []).append(site)
+    wanted = {slot for site in sites for slot in site.stores_through}
     found: set[int] = set()
     work = list(wanted)
     while work:
-        slot = work.pop()
-        found |= parameters.get(slot, set())
-        for source in sources.get(slot, ()):
-            if source not in wanted:
-                wanted.add(source)
-                work.append(source)
+        for site in writers.get(work.pop(), ()):
+            if site.parameter >= 0:
+                found.add(site.parameter)
+            for source in site.reads:
+                if source not in wanted:
+                    wanted.add(source)
+                    work.append(source)
     return frozenset(found)
 
 
