@@ -44,6 +44,7 @@ SPEC = KernelSpec(
     ),
 )
 
+_FEW_SPLITS = 4
 VECTOR = 4  # elements that a lane loads at once
 
 
@@ -195,26 +196,39 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
     """Gaussian q, K, V with scale 1/sqrt(d).
 
     Scores of the first half of the heads reach several hundred, where 2^score without the largest score
-    taken off is infinite; those of the others are as usual.
+    taken off is infinite; those of the others are as usual, but that each has its largest score elsewhere, so
+    that all who share the keys of a head have it in turn.
     """
-    n_head, d = problem["n_head"], problem["d"]
+    n_head, n_kv_head, d, pos = (problem[size] for size in ("n_head", "n_kv_head", "d", "pos"))
     cache = (problem["n_ctx"], problem["n_kv_head"], d)
     q = rng.standard_normal((n_head, d), dtype=np.float32)
     q[: n_head // 2] *= np.float32(150.0)
     k, v = (rng.standard_normal(cache, dtype=np.float32) for _ in range(2))
+    for number, head in enumerate(range(n_head // 2, n_head)):
+        # Multiples of the golden ratio, modulo 1, lie evenly, however many there are.
+        largest = k[int(number * 0.6180339887 % 1.0 * pos), head * n_kv_head // n_head]
+        q[head] += np.float32(4.0) * largest / np.linalg.norm(largest)
     return Inputs({"q": q, "K": k, "V": v}, {"scale": float(np.float32(1.0 / math.sqrt(d)))})
 
 
 def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
-    """One key; query heads that a block cannot fill; 8 heads on one; a full cache that ends in each turn."""
-    per_round = schedule.groups * schedule.keys
-    lengths = [turn * per_round + turn % schedule.keys for turn in range(1, schedule.stages + 1)]
-    ends = [schedule.splits * length for length in lengths]
-    deep = ends[-1] + schedule.keys + 1
+    """One key; query heads that a block cannot fill; as many on one KV head as warps can have the largest
+    score of; a full cache that ends at each key of a group in the first turn, and in each further turn, and
+    at each key there, too, where a long cache is not shared by many splits.
+    """
+    keys, splits = schedule.keys, schedule.splits
+    per_round = schedule.groups * keys
+    first = keys if schedule.groups > 1 else 0
+    lengths = [first + key for key in range(keys) if first + key]
+    for turn in range(1, schedule.stages):
+        ends_there = range(keys) if splits <= _FEW_SPLITS else (turn % keys,)
+        lengths += [turn * per_round + first + key for key in ends_there]
+    ends = [splits * length for length in lengths]
+    deep = splits * (schedule.stages * per_round + schedule.stages % keys) + keys + 1
     shapes = (
         (1, 1, 64, 1, 1),
         (6, 2, 80, 2 * schedule.keys + 3, 2 * schedule.keys + 2),
-        (8, 1, 96, per_round + 1, per_round + 1),
+        (max(8, 2 * schedule.warps), 1, 96, per_round + 1, per_round + 1),
         *((1, 1, 64, end, end) for end in ends),
         (2 * schedule.heads, 2, 128, deep + 2, deep),
     )

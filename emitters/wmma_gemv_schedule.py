@@ -153,14 +153,24 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 
 
 def edge_problems(schedule: WmmaGemvSchedule) -> tuple[Problem, ...]:
-    """As for every walk, with a ragged unit; and with chunks of x, one whole chunk a split and a ragged
-    one."""
+    """As for every walk, with a ragged unit; with mma, ends at each copy of a unit in each stage; with
+    chunks of x, one whole chunk a split and a ragged one.
+    """
     is_mma = schedule.instruction == MMA
     least = 8 if is_mma else SLICE
     fewest = 1 if is_mma else schedule.tile_rows
     in_flight = max(schedule.stages, schedule.unroll)
     problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest, schedule.x_chunk > 0)
     problems = (*problems, *(SPEC.problem(fewest, end) for end in range(least, UNIT, least)))
+    if is_mma:
+        stride = schedule.walk.warps_per_row if schedule.x_chunk else schedule.walk.walkers
+        copied = 4 * schedule.load_bytes // 2  # elements of a row, by the four lanes that share it
+        ends = [
+            (turn * stride * UNIT, end)
+            for turn in range(1, in_flight + 1)
+            for end in range(copied, UNIT, copied)
+        ]
+        problems = (*problems, *(SPEC.problem(1, start + end) for start, end in ends))
     if schedule.x_chunk == 0:
         return problems
     return (*problems, SPEC.problem(fewest + 2, schedule.x_chunk * schedule.splits + UNIT + least))
