@@ -250,6 +250,28 @@ def test_one_lane_is_a_number_within_the_warp() -> None:
     assert [lanes.one_lane(f"%p{number}") for number in range(4)] == [True, False, False, False]
 
 
+def test_a_lane_is_chosen_among_alike_where_its_predicate_guards_nothing_else() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "and.b32 %r1, %r0, 31;", "mov.u32 %r2, %ctaid.x;"]
+    lines += [
+        "setp.eq.u32 %p0, %r1, 0;",
+        "setp.lt.and.u32 %p1, %r2, 9, %p0;",
+        "@%p1 st.shared.u32 [%r2], %r2;",
+    ]
+    assert Lanes(text(*lines)).chooses_among_alike("%p0")
+    others = [
+        ("[%r2], %r2", "[%r2], %r1"),
+        ("[%r2], %r2", "[%r1], %r2"),
+        ("%r2, 9, %p0", "%r1, 9, %p0"),
+        ("lt.and", "lt.or"),
+        ("@%p1 st", "@!%p1 st"),
+        ("@%p1 st.shared.u32 [%r2], %r2", "@%p1 bra over"),
+    ]
+    for before, after in others:
+        changed = [line.replace(before, after) for line in lines]
+        assert changed != lines
+        assert not Lanes(text(*changed)).chooses_among_alike("%p0")
+
+
 # --- forms ---
 
 

@@ -172,9 +172,7 @@ def _all_lanes_alike(case: Case) -> bool:
     others = new.opcode == old.opcode.replace(".eq.", ".ne.") and new.operands == old.operands
     another = new.opcode == old.opcode and new.operands[:2] == old.operands[:2]
     another = another and new.operands[2].isdigit() and int(new.operands[2]) < 32
-    predicate = old.operands[0]
-    uses = [s for s in case.here.source.statements if predicate in (s.guard, *s.operands[1:])]
-    return (others or another) and all(s.guard == predicate and lanes.alike(s) for s in uses)
+    return (others or another) and lanes.chooses_among_alike(old.operands[0])
 
 
 def _column_alike(case: Case) -> bool:

@@ -61,6 +61,21 @@ class Lanes:
             return False
         return [s.opcode + s.operands[1] for s in self._definitions[defined.operands[1]]] == ["mov.u32%tid.x"]
 
+    def chooses_among_alike(self, predicate: str) -> bool:
+        """Whether a predicate only guards stores that are alike, alone or with what is the same for all."""
+        for statement in self._source.statements:
+            if predicate in statement.operands[1:]:
+                rest = [name for name in statement.operands[1:] if name != predicate]
+                joined = statement.opcode == "and.pred" or statement.parts[2:-1] == ("and",)
+                same = joined and not statement.guard and all(self.kept(name) == MASKS for name in rest)
+                if not same or len(self._definitions[statement.operands[0]]) > 1:
+                    return False
+                if not self.chooses_among_alike(statement.operands[0]):
+                    return False
+            if statement.guard == predicate and not (self.alike(statement) and not statement.negated):
+                return False
+        return True
+
     def alike(self, store: Statement) -> bool:
         """Whether all lanes of a warp that come to a store would store the same to the same place."""
         same = all(self.kept(operand) == MASKS for operand in store.operands)
