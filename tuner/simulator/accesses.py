@@ -29,14 +29,14 @@ def global_segments(batch: Batch, address: Index, nbytes: int, site: Site, mask:
         chosen = np.where(mask, address, 0)
         high = int(chosen.max())
         address = np.where(chosen == 0, high, chosen)
-    else:
-        high = int(address.max())
-    low = int(address.min())
-    buffer = batch.memory.by_region.get(low >> REGION_BITS)
-    if buffer is not None and low >= buffer.base and high + nbytes <= buffer.base + buffer.nbytes:
+    buffer = batch.memory.by_region.get(int(address.flat[0]) >> REGION_BITS)
+    if buffer is not None:
         offsets = address - buffer.base
-        if nbytes == 1 or not (np.bitwise_or.reduce(offsets, axis=None) & (nbytes - 1)):
-            return [(buffer, offsets, mask)]
+        bits = int(np.bitwise_or.reduce(offsets, axis=None))  # none is larger; negative where one is
+        if bits >= 0 and not bits & (nbytes - 1):
+            last = buffer.nbytes - nbytes
+            if bits <= last or int(offsets.max()) <= last:
+                return [(buffer, offsets, mask)]
     return _checked_segments(batch, address, nbytes, site, mask)
 
 
@@ -196,13 +196,11 @@ def shared_offsets(batch: Batch, address: Index, nbytes: int, site: Site, mask: 
     """Check shared addresses; return byte offsets valid in every lane, and the lanes that may go on."""
     chosen = address if mask is None else np.where(mask, address, 1024)
     offsets: Index = chosen - 1024
-    low, high = int(offsets.min()), int(offsets.max())
-    if (
-        low >= 0
-        and high + nbytes <= batch.shared.nbytes
-        and (nbytes == 1 or not (np.bitwise_or.reduce(offsets, axis=None) & (nbytes - 1)))
-    ):
-        return offsets, mask
+    bits = int(np.bitwise_or.reduce(offsets, axis=None))  # none is larger; negative where one is
+    if bits >= 0 and not bits & (nbytes - 1):
+        last = batch.shared.nbytes - nbytes
+        if bits <= last or int(offsets.max()) <= last:
+            return offsets, mask
     lanes = batch.active_lanes() if mask is None else stretched(mask, (batch.blocks, batch.threads))
     full = stretched(offsets, lanes.shape)
     stray = lanes & ((full < 0) | (full + nbytes > batch.shared.nbytes))
