@@ -204,12 +204,15 @@ def main() -> int:
     parser.add_argument("--part", default=":", help="which schedules of each kernel, as 0:5")
     parser.add_argument("--rows", type=Path, required=True, help="where finished schedules are appended")
     parser.add_argument("--table", type=Path, help="Markdown file to write")
+    parser.add_argument("--only-table", action="store_true", help="of what is there; nothing is run")
     given = parser.parse_args()
     known = rows_of(given.rows)
     found: list[Row] = []
     for kernel, schedule in _wanted(given):
         row = known.get(key(kernel, schedule, given.seed))
-        if row is None or len(row.judged) < min(given.mutants, row.possible):
+        if given.only_table and row is None:
+            continue
+        if row is None or (len(row.judged) < min(given.mutants, row.possible) and not given.only_table):
             row = measured(kernel, schedule, given.mutants, given.seed, given.workers)
             with given.rows.open("a") as file:
                 file.write(json.dumps(row.__dict__) + "\n")
