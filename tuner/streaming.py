@@ -71,7 +71,7 @@ class Stream:
         return cycles
 
     def _anew(self, blocks: FloatArray, service: FloatArray) -> FloatArray:
-        """The same where blocks begin: all of their warps at once, when the last one of an old block ended."""
+        """The same where blocks begin: all of their warps at once, when the last of an old block ended."""
         at_once = service * np.minimum(self.lookahead / np.maximum(self.steps, 1), 1.0)
         between = self.latency + self.outside + self.drain
         cycles: FloatArray = blocks * service / utilisation(blocks, between, at_once)
