@@ -159,7 +159,8 @@ def test_powers_of_two_are_believed_in_and_nothing_else_is() -> None:
     parameters = (
         Parameter("a", (16, 24, 32), "power", "a size"),
         Parameter("b", (1, 2, 3), "ordinal", "no size"),
-        Parameter("c", (3, 4), "power", "too few to tell"),
+        Parameter("c", (48, 64), "power", "too few to tell"),
+        Parameter("d", (2, 3, 4), "power", "what one thread does"),
     )
     space = Space("toy", parameters, (), Target.of("sm_89"))
     (hint,) = powers_of_two(space)

@@ -1,20 +1,21 @@
 """What is believed of any kernel's schedules from their sizes alone: a power of two is rarely a bad choice.
 
-Warps, sectors, banks and vector loads come in powers of two, and so do the shifts that replace divisions. It
-is a hint like any other: evidence makes it fade, or turn round.
+Warps, sectors and banks come in powers of two, and so do the shifts that replace divisions. That is a reason
+for extents that reach a warp, and none for what one thread does: 3 results a thread are as natural as 4. The
+hint is like any other: evidence makes it fade, or turn round.
 """
 
 import numpy as np
 
 from search_spaces.space import Parameter, Space
 from tuner.samplers.coordinates import Floats
-from tuner.samplers.hints import Hint
+from tuner.samplers.hints import WARP, Hint
 
-_WEIGHT, _SPREAD = 0.5, 0.3
+_WEIGHT, _SPREAD = 0.8, 0.4
 
 
 def powers_of_two(space: Space, weight: float = _WEIGHT, spread: float = _SPREAD) -> tuple[Hint, ...]:
-    """One hint, high for a schedule with many sizes that are no powers of two; none where that never differs.
+    """One hint, high for schedules with many extents that are no powers of two; none where all have as many.
 
     Args:
         space: Whose valid set is looked at.
@@ -33,9 +34,9 @@ def powers_of_two(space: Space, weight: float = _WEIGHT, spread: float = _SPREAD
 def _is_odd(parameter: Parameter) -> Floats:
     """1 for each level that is a whole size and no power of two, else 0; shape (levels,).
 
-    Parameters that are no sizes, or have fewer than three, tell nothing.
+    Parameters that are no sizes, have fewer than three, or never reach a warp tell nothing.
     """
     sizes = [int(v) for v in parameter.values if isinstance(v, int | float) and v >= 1 and v == int(v)]
-    if parameter.kind != "power" or not 3 <= len(sizes) == len(parameter.values):
+    if parameter.kind != "power" or not 3 <= len(sizes) == len(parameter.values) or max(sizes) < WARP:
         return np.zeros(len(parameter.values))
     return np.array([size & (size - 1) != 0 for size in sizes], dtype=np.float64)
