@@ -15,6 +15,7 @@ from tuner.mutation.columns import Twins
 from tuner.mutation.context import Context
 from tuner.mutation.demand import ALL, Demand
 from tuner.mutation.equivalence import reason
+from tuner.mutation.guarded import never_looked_at
 from tuner.mutation.identities import form
 from tuner.mutation.judging import Judge
 from tuner.mutation.lanes import MASKS, Lanes
@@ -270,6 +271,35 @@ def test_a_lane_is_chosen_among_alike_where_its_predicate_guards_nothing_else() 
         changed = [line.replace(before, after) for line in lines]
         assert changed != lines
         assert not Lanes(text(*changed)).chooses_among_alike("%p0")
+
+
+# --- guards ---
+
+
+def test_a_constant_is_never_looked_at_where_a_guarded_load_hides_it_from_a_guarded_store() -> None:
+    lines = ["ld.global.b32 %r0, [%rd0];", "setp.lt.u32 %p0, %r0, 9;", "setp.lt.u32 %p1, %r0, 5;"]
+    lines += ["and.pred %p2, %p0, %p1;", "mov.f32 %f0, 0f00000000;", "@%p0 ld.global.f32 %f0, [%rd1];"]
+    lines += ["mul.rn.f32 %f1, %f0, %f0;", "@%p2 st.global.f32 [%rd2], %f1;"]
+
+    def looked_at(changed: list[str]) -> bool:
+        source = text(*changed)
+        start = next(s for s in source.statements if s.opcode == "mov.f32")
+        return not never_looked_at(source, start)
+
+    assert not looked_at(lines)
+    others = [
+        ("@%p2 st", "@%p1 st"),  # another guard
+        ("@%p2 st", "@!%p2 st"),
+        ("@%p2 st", "st"),
+        ("@%p0 ld", "ld"),
+        ("mul.rn.f32 %f1, %f0, %f0;", "shfl.sync.bfly.b32 %f1, %f0, 1, 0x1F, 0xFFFFFFFF;"),
+        ("mul.rn.f32 %f1, %f0, %f0;", "fma.rn.f32 %f1, %f0, %f0, %f1;"),  # what is left from before
+    ]
+    for before, after in others:
+        changed = [line.replace(before, after) for line in lines]
+        assert changed != lines
+        assert looked_at(changed), after
+    assert looked_at([*lines[:6], "again:", *lines[6:]])  # another way to come here
 
 
 # --- forms ---

@@ -13,7 +13,7 @@ from tuner.mutation.values import Values
 ALL = 0xFFFFFFFF
 _REGISTER = re.compile(r"%[rfh]\d+")
 _NO_TARGET = ("st", "red", "cp.", "bra", "bar", "wmma.store", "prefetch")
-_PURE = (
+PURE = (
     "mov", "add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "div", "rem", "and", "or", "xor",
     "not", "shl", "shr", "shf", "bfe", "bfi", "prmt", "lop3", "selp", "cvt", "ex2", "lg2", "rcp", "rsqrt",
     "sqrt", "mma",
@@ -51,7 +51,7 @@ class Demand:
 
     def unread(self, old: Statement, new: Statement | None) -> bool:
         """Whether only registers that nobody reads change where `new` (or nothing) stands for `old`."""
-        if old.parts[0] not in _PURE or (new is not None and new.parts[0] not in _PURE):
+        if old.parts[0] not in PURE or (new is not None and new.parts[0] not in PURE):
             return False
         before, after = _results(old), _results(new) if new is not None else {}
         if before is None or after is None:
@@ -64,7 +64,7 @@ class Demand:
             return []
         if statement.parts[0] == "mma":
             return self._mma_uses(statement)
-        targets = _REGISTER.findall(statement.operands[0]) if statement.parts[0] in _PURE else []
+        targets = _REGISTER.findall(statement.operands[0]) if statement.parts[0] in PURE else []
         if targets and not any(map(self.of, targets)):
             return []
         rule = _RULES.get(statement.parts[0])

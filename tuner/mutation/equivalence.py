@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from results.plan import KernelStep
 from tuner.mutation.context import Case, Context, Entry
+from tuner.mutation.guarded import never_looked_at
 from tuner.mutation.identities import form
 from tuner.mutation.integers import function_of, result_of
 from tuner.mutation.mutant import Mutant
@@ -152,6 +153,16 @@ def _guard_settled(case: Case) -> bool:
         return all((s.guard, s.negated) == (old.guard, old.negated) for s in case.new)
     bare = len(case.new) == 1 and not case.new[0].guard
     return bare and (case.new[0].opcode, case.new[0].operands) == (old.opcode, old.operands)
+
+
+def _never_looked_at(case: Case) -> bool:
+    """Another constant, or none, in a register that is loaded over wherever anything comes of it."""
+    old = case.old
+    if old is None or len(case.new) > 1 or not old.operands:
+        return False
+    if case.new and (case.replacement is None or not never_looked_at(case.here.source, case.new[0])):
+        return False
+    return never_looked_at(case.here.source, old)
 
 
 def _all_lanes_alike(case: Case) -> bool:
@@ -306,6 +317,7 @@ RULES: dict[str, Rule] = {
     "the same by arithmetic": _same_form,
     "same value for all its operands": _same_value,
     "a guard that always holds, or never": _guard_settled,
+    "stored only where it is loaded over": _never_looked_at,
     "stored alike by every lane of a warp": _all_lanes_alike,
     "another column of a product whose columns are the same": _column_alike,
     "differs in bits that nobody reads": _unread_bits,
