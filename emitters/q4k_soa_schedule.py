@@ -121,4 +121,5 @@ def edge_problems(schedule: Q4KSoaSchedule) -> tuple[Problem, ...]:
     problems = schedule.walk.edge_problems(SPEC, BLOCK, in_flight, chunked=schedule.x_chunk > 0)
     if schedule.x_chunk == 0:
         return problems
-    return (*problems, SPEC.problem(3, schedule.x_chunk * schedule.splits + BLOCK))
+    chunk, chunks = schedule.x_chunk, schedule.x_chunk * schedule.splits
+    return (*problems, SPEC.problem(1, chunk), SPEC.problem(3, chunks + BLOCK))

@@ -212,9 +212,9 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 
 
 def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
-    """One key; query heads that a block cannot fill, and that end at each of its heads; as many on one KV
-    head as warps can have the largest score of. A full cache that ends at each key of a group in the first
-    turn, and in each further turn; at each key there, too, where few splits share a long cache.
+    """One key; query heads that a block cannot fill, and that end at each of its heads; two each on four KV
+    heads; as many on one as warps can have the largest score of. A full cache that ends at each key of a group
+    in the first turn, and in each further turn; at each key there, too, where few splits share a long cache.
     """
     keys, splits = schedule.keys, schedule.splits
     per_round = schedule.groups * keys
@@ -228,6 +228,7 @@ def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
     shapes = (
         (1, 1, 64, 1, 1),
         (6, 2, 80, 2 * schedule.keys + 3, 2 * schedule.keys + 2),
+        (8, 4, 80, keys + 1, keys + 1),
         (max(8, 2 * schedule.warps), 1, 96, per_round + 1, per_round + 1),
         *((1, 1, 64, end, end) for end in ends),
         (2 * schedule.heads, 2, 128, deep + 2, deep),
