@@ -214,7 +214,7 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
 def edge_problems(schedule: SdpaSchedule) -> tuple[Problem, ...]:
     """One key; query heads that a block cannot fill, and that end at each of its heads; two each on four KV
     heads; as many on one as warps can have the largest score of. A full cache that ends at each key of a
-    group in the first turn, and in each further turn; at each key there, too, where few splits share a long cache.
+    group in the first turn, and in each further turn; at each key there, too, where few splits share it.
     """
     keys, splits = schedule.keys, schedule.splits
     per_round = schedule.groups * keys
