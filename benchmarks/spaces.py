@@ -37,7 +37,7 @@ def main() -> None:
         kernel = kernel_named(name)
         times = sorted(one.time_us for one in predictions(kernel, device, given.sample, given.seed))
         best, median, worst = times[0], float(np.median(times)), times[-1]
-        bound = device.bound_us(kernel, kernel.default_problem)
+        bound = device.bound(kernel, kernel.default_problem).time_us
         ties = sum(time <= best * TIE for time in times) - 1
         print(
             f"| `{kernel.id}` | {kernel.default_problem} | {len(space_for(kernel.id, device.target))} "

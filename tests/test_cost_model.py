@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from emitters.gpus import GPUS, target_named
 from emitters.kernel import Demand
-from emitters.target import Target
+from emitters.target import Gpu, Target
 from tuner import cost_model as model
-from tuner.cost_model import NoGpuError, Prediction, bound_us, predict
+from tuner.cost_model import Bound, NoGpuError, Prediction, bound, predict
 from tuner.work import Fill, PlanWork, Work
 
 RTX4090 = target_named("rtx4090")
@@ -229,30 +229,42 @@ GEMM = Demand(
 )
 
 
+def _bound_us(demand: Demand, gpu: Gpu) -> float:
+    return bound(demand, gpu).time_us
+
+
+def test_a_rate_is_in_the_unit_of_what_bounds() -> None:
+    peak = bound(GEMM, GPUS["rtx4090"])
+    assert (peak.of, peak.rate(GEMM.operations / 431e6)) == ("operations", "431.0 T ops/s")
+
+
 def test_bound_is_the_peak_at_the_highest_clock() -> None:
     peak = 660.6e12 * 3105 / 2520  # the vendor's TOPS, at the highest clock
-    assert bound_us(GEMM, GPUS["rtx4090"]) == pytest.approx(GEMM.operations / peak * 1e6, rel=1e-3)
+    assert _bound_us(GEMM, GPUS["rtx4090"]) == pytest.approx(GEMM.operations / peak * 1e6, rel=1e-3)
 
 
 def test_bound_uses_the_specified_peak_where_mma_sync_is_slower() -> None:
     peak = 1978.9e12 * 1980 / 1830
-    assert bound_us(GEMM, GPUS["h100"]) == pytest.approx(GEMM.operations / peak * 1e6, rel=2e-3)
+    assert _bound_us(GEMM, GPUS["h100"]) == pytest.approx(GEMM.operations / peak * 1e6, rel=2e-3)
 
 
 def test_bound_counts_bytes_beyond_l2_cold_reads_and_ports() -> None:
     stream = Demand(operations=1, unit="fp32", read_bytes=10**9, write_bytes=10**9)
     gpu = GPUS["rtx4090"]
-    assert bound_us(stream, gpu) == pytest.approx((2e9 - gpu.l2_bytes.value) / 1008e3)
+    assert _bound_us(stream, gpu) == pytest.approx((2e9 - gpu.l2_bytes.value) / 1008e3)
     small = Demand(operations=1, unit="fp32", read_bytes=10**6, write_bytes=10**6)
-    assert bound_us(small, gpu) == pytest.approx(1e6 / (64 * 128 * 3105))
-    assert bound_us(small, gpu, cold=True) == pytest.approx(1e6 / 1008e3)
+    assert _bound_us(small, gpu) == pytest.approx(1e6 / (64 * 128 * 3105))
+    cold = bound(small, gpu, cold=True)
+    assert cold == Bound(pytest.approx(1e6 / 1008e3), 1e6, "bytes from DRAM")
+    assert cold.rate(2 * cold.time_us) == "504 GB/s"
+    assert bound(small, gpu).of == "bytes from L2"
 
 
 def test_bound_of_fp32_work() -> None:
     demand = Demand(operations=10**12, unit="fp32", read_bytes=0, write_bytes=0)
-    assert bound_us(demand, GPUS["rtx4090"]) == pytest.approx(1e12 / (82.6e12 * 3105 / 2520) * 1e6, rel=1e-3)
+    assert _bound_us(demand, GPUS["rtx4090"]) == pytest.approx(1e12 / (82.6e12 * 3105 / 2520) * 1e6, rel=1e-3)
 
 
 def test_unknown_unit_is_named() -> None:
     with pytest.raises(ValueError, match="unit must be fp32 or one of mma_s8, mma_f16, got 'fp8'"):
-        bound_us(replace(GEMM, unit="fp8"), GPUS["rtx4090"])
+        _bound_us(replace(GEMM, unit="fp8"), GPUS["rtx4090"])

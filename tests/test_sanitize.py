@@ -252,7 +252,7 @@ def test_an_entry_that_is_not_there_names_those_that_are(
         (["zeros:u32:8y", "out:u32:128", "1"], "a shape is whole numbers joined by x and a seed is one, got"),
         (["zeros:u32", "out:u32:128", "1"], "the form is zeros:TYPE:SHAPE, got 'zeros:u32'"),
         (["zeros:u32:99999999x99999", "out:u32:128", "1"], "a buffer has at most 17179869184 bytes, got "),
-        (["nothing:u32:4", "out:u32:128", "1"], "an argument is in:, out:, zeros:, random:, same:, map:, bytes:,"),
+        (["nothing:u32:4", "out:u32:128", "1"], "an argument is in:, out:, zeros:, random:, same:, map:, "),
         (["same:y", "out:u32:128", "1"], "'same:y' names no earlier buffer; known are none"),
         (["a=zeros:u32:1", "a=out:u32:128", "1"], "two buffers are named 'a'; same:a passes one"),
         (["in:/no/such.npy", "out:u32:128", "1"], "cannot read /no/such.npy: No such file or directory"),

@@ -107,6 +107,27 @@ PARTS = {
 }
 
 
+@dataclass(frozen=True)
+class Bound:
+    """Least time that physics allows, and what sets it.
+
+    Attributes:
+        time_us: Microseconds.
+        amount: Operations or bytes that take so long.
+        of: Which: "operations", "bytes from DRAM" or "bytes from L2".
+    """
+
+    time_us: float
+    amount: float
+    of: str
+
+    def rate(self, time_us: float) -> str:
+        """How fast that amount is dealt with in a time, with its unit."""
+        if self.of == "operations":
+            return f"{self.amount / time_us / 1e6:.1f} T ops/s"
+        return f"{self.amount / time_us / 1e3:.0f} GB/s"
+
+
 def predict(plan: PlanWork, target: Target, cold: bool = False) -> Prediction:
     """Time of a plan on the target's GPU.
 
@@ -144,8 +165,8 @@ def predict(plan: PlanWork, target: Target, cold: bool = False) -> Prediction:
     )
 
 
-def bound_us(demand: Demand, gpu: Gpu, cold: bool = False) -> float:
-    """Least time that physics allows for a problem on a GPU, microseconds.
+def bound(demand: Demand, gpu: Gpu, cold: bool = False) -> Bound:
+    """Least time that physics allows for a problem on a GPU.
 
     The largest of operations at the unit's peak rate and highest clock, bytes at the peak of DRAM, and bytes
     at the width of the ports between SMs and L2. Where L2 is cold all that is read comes from DRAM, and in
@@ -156,8 +177,12 @@ def bound_us(demand: Demand, gpu: Gpu, cold: bool = False) -> float:
     beyond = max(0.0, nbytes - gpu.l2_bytes.value)
     from_dram = max(beyond, demand.read_bytes) if cold else beyond
     ports = SM_READ_BYTES * gpu.sms.value * gpu.max_clock_mhz.value
+    one_way = max(demand.read_bytes, demand.write_bytes)
     return max(
-        compute, from_dram / (gpu.dram_gb_s.value * 1e3), max(demand.read_bytes, demand.write_bytes) / ports
+        Bound(compute, demand.operations, "operations"),
+        Bound(from_dram / (gpu.dram_gb_s.value * 1e3), from_dram, "bytes from DRAM"),
+        Bound(one_way / ports, one_way, "bytes from L2"),
+        key=lambda bound: bound.time_us,
     )
 
 

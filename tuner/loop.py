@@ -94,7 +94,7 @@ class Loop(ABC):
         self._watch = watch
         self._name = request.study or about.key.name
         self._usual_look_ahead = look_ahead
-        self._bound_us = about.bound_us
+        self._bound_us = 0.0 if about.bound is None else about.bound.time_us
         self._host = socket.gethostname()
         self._flights: dict[int, Flight] = {}
         self._rows: dict[int, Trial] = {}

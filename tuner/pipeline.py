@@ -248,7 +248,7 @@ def time_on(
     try:
         with _timed(seconds, "measure"):
             measurement = device.measure(candidate, problem, best_us)
-        bound_us = device.bound_us(kernel_named(candidate.kernel), problem)
+        bound_us = device.bound(kernel_named(candidate.kernel), problem).time_us
         return Proven(verdict, measurement, _below(measurement, bound_us), seconds)
     except Exception as error:
         return _on_device(error, problem, verdict, seconds)

@@ -27,8 +27,7 @@ class Replayed:
     space: Space
     key: StudyKey
     baseline: int | None = None
-    bound_us: float = 0.0
-    operations: int | None = None
+    bound: None = None
     times_are: str = "recorded"
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 from emitters.kernel import ParameterValue
 from results.trial import Measurement, Resources
+from tuner.cost_model import Bound
 from tuner.pipeline import BuildJob, Failure, ProveJob, build, gate, time_on
 from tuner.ptxas import Assembler
 from tuner.task import Task
@@ -25,15 +26,13 @@ class Timed:
         schedule: Every parameter by name.
         measurement: The time and its parts.
         resources: Of the candidate.
-        bound_us: No time can lie below it.
-        operations: Of the problem.
+        bound: No time can lie below it.
     """
 
     schedule: dict[str, ParameterValue]
     measurement: Measurement
     resources: Resources
-    bound_us: float
-    operations: int
+    bound: Bound
 
     @property
     def figures(self) -> dict[str, float | str]:
@@ -61,9 +60,8 @@ def time_schedule(task: Task, schedule: dict[str, ParameterValue], assembler: As
         proven = time_on(task.device, built.candidate, task.problem, 0, None)
     if proven.failure is not None or proven.measurement is None:
         raise CandidateFailedError(_certain(proven.failure))
-    bound_us = task.device.bound_us(task.kernel, task.problem)
-    operations = task.kernel.demand(task.problem).operations
-    return Timed(schedule, proven.measurement, built.candidate.resources, bound_us, operations)
+    bound = task.device.bound(task.kernel, task.problem)
+    return Timed(schedule, proven.measurement, built.candidate.resources, bound)
 
 
 def _certain(failure: Failure | None) -> Failure:

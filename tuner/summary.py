@@ -8,6 +8,7 @@ from typing import Any
 
 from results.analysis import Ranking, failure_kind, figure_of, rankings, time_of
 from results.trial import Outcome, Trial
+from tuner.cost_model import Bound
 from tuner.schedules import schedule_text
 from tuner.task import About
 
@@ -21,8 +22,7 @@ class Summary:
         rows: Finished trials.
         ranking: Right and timed candidates, best first; None where there is none.
         baseline: The trial of the hand-written schedule; None where it was not run.
-        bound_us: No time can lie below it; 0 where nothing better is known.
-        operations: Of the problem, for rates; None where they are not known.
+        bound: No time can lie below it; None where it is not known.
         times_are: ``measured``, ``predicted`` or ``recorded``.
         learned_from: The other studies that it began with; empty where there are none.
     """
@@ -31,8 +31,7 @@ class Summary:
     rows: Sequence[Trial]
     ranking: Ranking | None
     baseline: Trial | None
-    bound_us: float
-    operations: int | None
+    bound: Bound | None
     times_are: str
     learned_from: str = ""
 
@@ -66,7 +65,8 @@ class Summary:
             "trials": self.counted,
             "duplicates": self.duplicates,
             "failures": self.failures,
-            "bound_us": self.bound_us,
+            "bound_us": None if self.bound is None else self.bound.time_us,
+            "bound_of": None if self.bound is None else self.bound.of,
             "best": _trial_json(self.best),
             "ties": len(self.ranking.ties) if self.ranking else 0,
             "hand_written": _trial_json(self.baseline),
@@ -84,8 +84,7 @@ def summarise(task: About, study: str, rows: Sequence[Trial], learned_from: str 
         rows,
         found[0] if found else None,
         baseline,
-        task.bound_us,
-        task.operations,
+        task.bound,
         task.times_are,
         learned_from,
     )
@@ -119,8 +118,8 @@ def lines(
         text.append(f"              {schedule_text(summary.best.schedule)}")
         if not summary.is_recorded:
             text.append(f"hand-written: {_by_hand(summary)}")
-        if summary.bound_us:
-            text.append(f"bound:        {summary.bound_us:.2f} us")
+        if summary.bound is not None:
+            text.append(f"bound:        {summary.bound.time_us:.2f} us ({summary.bound.of})")
     if summary.learned_from:
         text.append(f"learned from: {summary.learned_from}")
     text += beside
@@ -136,10 +135,9 @@ def _figures(summary: Summary, row: Trial) -> str:
     parts = [f"{time_us:.2f} us {time.source.word}"]
     if row.key.objective == "energy":
         parts.insert(0, f"{1e3 * figure_of(row):.3f} mJ")
-    if summary.operations is not None:
-        parts.append(f"{summary.operations / time_us / 1e6:.1f} T ops/s")
-    if summary.bound_us:
-        parts.append(f"{100 * summary.bound_us / time_us:.0f} % of the bound")
+    if summary.bound is not None:
+        parts.append(summary.bound.rate(time_us))
+        parts.append(f"{100 * summary.bound.time_us / time_us:.0f} % of the bound")
     return f"{', '.join(parts)} (trial {row.number})"
 
 

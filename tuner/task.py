@@ -17,6 +17,7 @@ from results.trial import OBJECTIVES, Source, StudyKey
 from search_spaces import space_for
 from search_spaces.space import Space, SpaceError
 from tuner import __version__
+from tuner.cost_model import Bound
 from tuner.devices import DEFAULT_SIMULATED, default_device, device_named, simulated_gpus
 from tuner.devices.device import Device
 from tuner.ptxas import Assembler
@@ -38,8 +39,7 @@ class About(Protocol):
         baseline: Number of the schedule to try first; None leaves it to the sampler.
         sizes: Of the problem, by name; empty where they are not known.
         weights: Where the problem's weights are from and their hash; empty where they are made up.
-        bound_us: No time can lie below it, microseconds; 0 where nothing better is known.
-        operations: Of the problem, for rates; None where they are not known.
+        bound: No time can lie below it; None where it is not known.
         times_are: ``measured``, ``predicted`` or ``recorded``.
     """
 
@@ -54,9 +54,7 @@ class About(Protocol):
     @property
     def weights(self) -> Mapping[str, str]: ...
     @property
-    def bound_us(self) -> float: ...
-    @property
-    def operations(self) -> int | None: ...
+    def bound(self) -> Bound | None: ...
     @property
     def times_are(self) -> str: ...
     def close(self) -> None:
@@ -93,13 +91,9 @@ class Task:
         return {} if self.problem.data is None else self.problem.data.description
 
     @property
-    def bound_us(self) -> float:
+    def bound(self) -> Bound:
         """Of the problem on the device."""
-        return self.device.bound_us(self.kernel, self.problem)
-
-    @property
-    def operations(self) -> int:
-        return self.kernel.demand(self.problem).operations
+        return self.device.bound(self.kernel, self.problem)
 
     @property
     def times_are(self) -> str:

@@ -281,10 +281,10 @@ def test_a_gpu_of_the_table_lends_its_own_rates(device: CudaDevice) -> None:
 def test_the_bound_is_on_the_row_and_holds(device: CudaDevice) -> None:
     """2 * 512^3 operations on 4 SMs of 8,192 operations a clock at 1,980 MHz take 4.14 us."""
     problem = GEMM.spec.problem(512, 512, 512)
-    bound_us = device.bound_us(GEMM, problem)
+    bound_us = device.bound(GEMM, problem).time_us
     assert bound_us == pytest.approx(2 * 512**3 / (4 * 4 * 8192 / 4 * 1980), rel=1e-6)
     measured = device.measure(emitted(), SMALL, None)
-    assert measured.bound_us == device.bound_us(GEMM, SMALL)
+    assert measured.bound_us == device.bound(GEMM, SMALL).time_us
     assert measured.time_us > measured.bound_us
 
 

@@ -59,7 +59,7 @@ def test_prediction_says_that_it_is_one_and_lies_above_the_bound(gpu: str, assem
     )
     assert (measured.source, measured.policy) == (Source.MODEL, "model")
     assert measured.times_us == (measured.time_us,)
-    assert measured.bound_us == device.bound_us(TERNARY_GEMM_S8, problem)
+    assert measured.bound_us == device.bound(TERNARY_GEMM_S8, problem).time_us
     assert measured.bound_us is not None
     assert measured.time_us > measured.bound_us > 0
     assert measured.clock_mhz == GPUS[gpu].clock_mhz.value
@@ -76,7 +76,7 @@ def test_every_kernel_of_the_table_is_predicted(
     problem = kernel.edge_problems(kernel.baseline)[-1]
     measured = device.measure(built(kernel, kernel.baseline, device, assembler), problem, None)
     assert math.isfinite(measured.time_us)
-    assert measured.time_us > device.bound_us(kernel, problem) > 0
+    assert measured.time_us > device.bound(kernel, problem).time_us > 0
 
 
 def test_device_is_named_after_its_gpu_and_pure(device: SimulatedDevice) -> None:

@@ -29,4 +29,4 @@ def test_the_best_of_a_sample_is_told_from_its_median(kernel: Kernel[Any], gpu: 
         times.append(device.measure(Candidate(kernel.id, values, emitted, binary), problem, None).time_us)
     assert float(np.median(times)) > TIE * min(times)
     assert sum(time <= TIE * min(times) for time in times) < len(times) / 2
-    assert min(times) > device.bound_us(kernel, problem)
+    assert min(times) > device.bound(kernel, problem).time_us

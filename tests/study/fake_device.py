@@ -9,6 +9,7 @@ from typing import Any
 from emitters.kernel import Kernel, ParameterValue, Problem
 from emitters.target import Target
 from results.trial import Measurement, Source, Verdict
+from tuner.cost_model import Bound
 from tuner.devices.device import Candidate
 
 Schedule = Mapping[str, ParameterValue]
@@ -36,7 +37,7 @@ class FakeDevice:
     source: Source = Source.CUDA_EVENTS
     policy: str = "fake"
     parallel: bool = False
-    bound: float = 50.0
+    bound_us: float = 50.0
     touched: list[dict[str, ParameterValue]] = field(default_factory=list)
     closed: threading.Event = field(default_factory=threading.Event)
 
@@ -51,8 +52,8 @@ class FakeDevice:
         value = time_of(candidate.schedule)
         return Measurement(value, self.source, (value, value), self.policy)
 
-    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        return self.bound
+    def bound(self, kernel: Kernel[Any], problem: Problem) -> Bound:
+        return Bound(self.bound_us, self.bound_us * 1e6, "operations")
 
     def close(self) -> None:
         self.closed.set()

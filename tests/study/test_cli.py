@@ -91,7 +91,7 @@ def test_run_in_a_pipe_prints_plain_lines_and_a_summary(tmp_path: Path) -> None:
     assert re.search(r"10 trials, 0 failed, \d+ duplicates; this run \d+ in [\d.]+ s \(\d+ a minute\)", text)
     assert re.search(r"^best: +[\d.]+ us predicted, .* % of the bound \(trial \d+\)", text, re.M)
     assert re.search(r"^hand-written: [\d.]+ us predicted", text, re.M)
-    assert re.search(r"^bound: +[\d.]+ us$", text, re.M)
+    assert re.search(r"^bound: +[\d.]+ us \((operations|bytes from DRAM|bytes from L2)\)$", text, re.M)
     assert f"rows:         {tmp_path / 'out' / 'trials'}, study toy-4096-sm_89-sim:rtx4090-" in text
     assert lines[-1] == f"next:         tune promote best --out {tmp_path / 'out'}"
     assert "measured" not in text

@@ -88,7 +88,7 @@ def test_a_summary_sets_the_best_against_hand_written_and_bound(rows: list[Trial
     assert f"{summary.best.measurement.time_us:.2f} us measured" in text
     assert "8 trials, 0 failed" in text
     assert "(240 a minute)" in text
-    assert "bound:        50.00 us" in text
+    assert "bound:        50.00 us (operations)" in text
 
 
 def test_a_summary_of_failures_counts_them_by_kind(rows: list[Trial]) -> None:

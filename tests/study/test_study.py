@@ -157,7 +157,7 @@ def test_a_candidate_that_is_wrong_on_the_device_is_not_timed(tmp_path: Path) ->
 
 
 def test_a_time_below_the_physical_bound_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, FakeDevice(bound=110.0), 30)
+    run(tmp_path, FakeDevice(bound_us=110.0), 30)
     for row in rows_in(tmp_path):
         is_below = time_of(row.schedule) < 110.0
         assert row.outcome is (Outcome.REFUSED if is_below else Outcome.OK) or row.duplicate_of is not None
@@ -183,7 +183,7 @@ def test_a_lost_device_ends_the_run_and_what_was_finished_is_kept(tmp_path: Path
 
 def test_plain_optuna_opens_the_study(tmp_path: Path) -> None:
     """What a dashboard reads: states, values, parameters with their levels, and what became of each."""
-    run(tmp_path, FakeDevice(bound=110.0), 30)
+    run(tmp_path, FakeDevice(bound_us=110.0), 30)
     rows = rows_in(tmp_path)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "study.log")))
     (summary,) = optuna.get_all_study_summaries(storage)

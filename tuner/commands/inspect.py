@@ -22,8 +22,10 @@ DEFAULT_ARCH = "sm_89"
 
 
 def kernels(arch: ArchName = None, as_json: AsJson = False) -> None:
-    """List the kernels: what they compute, the problems they are usually tuned for (the first by default), and
-    how many schedules of each are valid."""
+    """List the kernels: what they compute, what they are usually tuned for, and how many schedules are valid.
+
+    The first problem of a kernel is its default.
+    """
     from emitters import KERNELS
     from emitters.target import Target
     from search_spaces import space_for

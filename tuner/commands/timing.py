@@ -48,8 +48,8 @@ def time(
     time = timed.measurement
     typer.echo(
         f"{task.kernel.id} {task.problem} on {task.device.name}: {time.time_us:.2f} us {time.source.word}, "
-        f"{timed.operations / time.time_us / 1e6:.1f} T ops/s, "
-        f"{100 * timed.bound_us / time.time_us:.0f} % of the bound of {timed.bound_us:.2f} us"
+        f"{timed.bound.rate(time.time_us)}, {100 * timed.bound.time_us / time.time_us:.0f} % of the bound of "
+        f"{timed.bound.time_us:.2f} us ({timed.bound.of})"
     )
     for name, value in time.other_us.items():
         typer.echo(f"{name}: {value:.2f} us")

@@ -12,7 +12,7 @@ from emitters import kernel_named
 from emitters.kernel import Kernel, Problem
 from emitters.target import ARCHS, Arch, Target
 from results.trial import Measurement, Source, Verdict
-from tuner.cost_model import bound_us
+from tuner.cost_model import Bound, bound
 from tuner.devices.device import Candidate, DeviceError
 from tuner.devices.errors import CandidateFaultError
 from tuner.devices.gpu_figures import gpu_of
@@ -117,7 +117,7 @@ class CudaDevice:
             CandidateError: It did not come to a time.
         """
         measured = self._worker.run(Measure(candidate, problem, best_us, self._policy, self._launch_s))
-        return replace(measured, bound_us=self.bound_us(kernel_named(candidate.kernel), problem))
+        return replace(measured, bound_us=self.bound(kernel_named(candidate.kernel), problem).time_us)
 
     def compare(
         self, candidates: Sequence[Candidate], problem: Problem, seed: int, rounds: int = ROUNDS
@@ -135,9 +135,9 @@ class CudaDevice:
             )
         return self._worker.run(Compare(tuple(candidates), problem, rounds, seed, self._policy))
 
-    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        """The physical bound at the GPU's maximum clock, microseconds: what is read comes from DRAM."""
-        return bound_us(kernel.demand(problem), self._gpu, cold=True)
+    def bound(self, kernel: Kernel[Any], problem: Problem) -> Bound:
+        """The physical bound at the GPU's maximum clock: what is read comes from DRAM."""
+        return bound(kernel.demand(problem), self._gpu, cold=True)
 
     def run(self, job: Job[R]) -> R:
         """Run another job on this GPU's bench (a baseline, say)."""
@@ -257,8 +257,8 @@ class CudaDevices:
     def timing_policy(self) -> TimingPolicy:
         return self._devices[0].timing_policy
 
-    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        return self._devices[0].bound_us(kernel, problem)
+    def bound(self, kernel: Kernel[Any], problem: Problem) -> Bound:
+        return self._devices[0].bound(kernel, problem)
 
     def close(self) -> None:
         for device in self._devices:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from emitters.kernel import EmittedKernel, Kernel, ParameterValue, Problem
 from emitters.target import Target
 from results.trial import Measurement, Resources, Source, Verdict
+from tuner.cost_model import Bound
 from tuner.cubin import Binary
 
 
@@ -71,8 +72,8 @@ class Device(Protocol):
         """Time of the whole plan. `best_us` lets a device stop early on a clearly slower candidate."""
         ...
 
-    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        """The physical bound of the problem on this device, microseconds."""
+    def bound(self, kernel: Kernel[Any], problem: Problem) -> Bound:
+        """The physical bound of the problem on this device."""
         ...
 
     def close(self) -> None:

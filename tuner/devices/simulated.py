@@ -12,7 +12,7 @@ from emitters.gpus import UnknownGpuError, target_named
 from emitters.kernel import Kernel, Problem
 from emitters.target import Target
 from results.trial import Measurement, Source, Verdict
-from tuner.cost_model import Prediction, bound_us, predict
+from tuner.cost_model import Bound, Prediction, bound, predict
 from tuner.cubin import Binary
 from tuner.devices.device import Candidate, DeviceError
 from tuner.devices.sampling import operands_for, plan_work
@@ -71,7 +71,7 @@ class SimulatedDevice:
             times_us=(time_us,),
             policy=self.policy,
             other_us={"warm": float(predict(work, self.target).time_us)},
-            bound_us=self.bound_us(kernel_named(candidate.kernel), problem),
+            bound_us=self.bound(kernel_named(candidate.kernel), problem).time_us,
             breakdown_us={name: float(value) for name, value in prediction.breakdown_us.items()},
             clock_mhz=gpu.clock_mhz.value if gpu else None,
             details={
@@ -82,10 +82,10 @@ class SimulatedDevice:
             },
         )
 
-    def bound_us(self, kernel: Kernel[Any], problem: Problem) -> float:
-        """The physical bound of the problem on this GPU, microseconds: what is read comes from DRAM."""
+    def bound(self, kernel: Kernel[Any], problem: Problem) -> Bound:
+        """The physical bound of the problem on this GPU: what is read comes from DRAM."""
         assert self.target.gpu is not None
-        return bound_us(kernel.demand(problem), self.target.gpu, cold=True)
+        return bound(kernel.demand(problem), self.target.gpu, cold=True)
 
     def close(self) -> None:
         """Nothing is held."""
