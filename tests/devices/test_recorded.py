@@ -182,6 +182,41 @@ def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
         read_t1(written(tmp_path / "d.json", cache_text()))
 
 
+@pytest.mark.parametrize("raw", [b"\xdb\x00\xff", b"\x1f\x8b" + bytes(30), gzip.compress(b"\xdb")])
+def test_files_of_other_bytes_are_refused(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "other.json"
+    path.write_bytes(raw)
+    for read in (read_recording, read_t1):
+        with pytest.raises(RecordingError, match=r"other\.json must be JSON text, gzip or not: "):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cache": [1]},
+        {"cache": {"32,1": 5}},
+        {"cache": {"32,1": {"block_size_x": [32], "tile": 1, "time": 1.0}}},
+        {"tune_params_keys": None},
+        {"tune_params": {"tile": [1, 2]}},
+        {"metadata": [1]},
+    ],
+)
+def test_a_cache_of_another_form_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    text = json.dumps(json.loads(cache_text()) | change)
+    with pytest.raises(RecordingError, match="has the head of a Kernel Tuner cache, but not its form: "):
+        read_recording(written(tmp_path / "cache.json", text))
+
+
+@pytest.mark.parametrize(
+    "results", [{"a": 1}, [{}], [{"configuration": [1], "measurements": [], "objectives": [], "times": {}}]]
+)
+def test_t4_results_of_another_form_are_refused(tmp_path: Path, results: object) -> None:
+    path = written(tmp_path / "t4.json", json.dumps({"results": results}))
+    with pytest.raises(RecordingError, match="has the head of a T4 results file, but not its form: "):
+        read_recording(path)
+
+
 @pytest.mark.skipif(not REPLAY.is_dir(), reason=f"no recorded spaces at {REPLAY}; set REPLAY_SPACES")
 class TestRealRecordings:
     """Against what the benchmark hub's own description of its files says."""

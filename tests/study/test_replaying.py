@@ -194,6 +194,14 @@ def test_what_a_recording_has_not_is_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["copy.json"]
 
 
+def test_a_recording_of_a_kernel_of_ours_goes_by_its_alias(tmp_path: Path) -> None:
+    path = cache(tmp_path / "cache.json")
+    path.write_text(path.read_text().replace('"kernel_name": "copy"', '"kernel_name": "affine_f32"'))
+    assert replayed(f"replay:{path}", kernel="affine").key.kernel == "affine_f32"
+    with pytest.raises(DeviceError, match=r"^--kernel must be that of .*, affine_f32, got rmsnorm$"):
+        replayed(f"replay:{path}", kernel="rmsnorm")
+
+
 def test_a_device_is_not_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["time", "--kernel", "toy", "--device", "replay:x.json"]) == 2
     assert "replay:x.json answers `tune run` alone" in capsys.readouterr().err

@@ -139,12 +139,20 @@ def read_recording(path: Path, t1: T1 | None = None) -> Recording:
     document, complete = _document(text, path)
     complete = complete and whole
     if "cache" in document:
-        recording = _from_cache(document, path)
+        named, reader = "Kernel Tuner cache", _from_cache
     elif "results" in document:
-        recording = _from_t4(document, path)
+        named, reader = "T4 results file", _from_t4
     else:
-        known = ", ".join(sorted(document)[:8])
+        known = ", ".join(sorted(document)[:8]) or "neither"
         raise RecordingError(f"{path} must have `cache` (Kernel Tuner) or `results` (T4), got {known}")
+    try:
+        recording = reader(document, path)
+    except RecordingError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise RecordingError(
+            f"{path} has the head of a {named}, but not its form: {error!r}; write it anew"
+        ) from None
     recording = replace(recording, complete=complete)
     return recording if t1 is None else _ordered_as(recording, t1, path)
 
@@ -353,13 +361,16 @@ def _order(value: ParameterValue) -> tuple[bool, float, str]:
 def _text(path: Path) -> tuple[str, bool]:
     """Text of a file, and whether its compressed stream had its end."""
     raw = path.read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return raw.decode(), True
     try:
-        return gzip.decompress(raw).decode(), True
-    except EOFError:
-        stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        return stream.decompress(raw).decode(errors="ignore"), False
+        if raw[:2] != b"\x1f\x8b":
+            return raw.decode(), True
+        try:
+            return gzip.decompress(raw).decode(), True
+        except EOFError:
+            stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            return stream.decompress(raw).decode(errors="ignore"), False
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error) as error:
+        raise RecordingError(f"{path} must be JSON text, gzip or not: {error}; name another file") from None
 
 
 def _document(text: str, path: Path) -> tuple[dict[str, Any], bool]:

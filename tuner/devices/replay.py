@@ -12,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from emitters import kernel_named
+from emitters import UnknownKernelError, kernel_named
 from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
 from results.errors import ResultsError
 from results.store import TrialStore
@@ -112,9 +112,10 @@ def open_replay(
         DeviceError: It cannot be read, or not as asked for; one line says what to do.
     """
     path = Path(name.removeprefix(PREFIX))
-    if not path.exists():
+    if name == PREFIX or not path.exists():  # an empty name is no request for the directory that we are in
         raise DeviceError(
-            f"{name}: there is no file {path}; give a cache, T4 results or a directory of trials"
+            f"{name}: there is no file {name.removeprefix(PREFIX)!r}; give a cache, T4 results or a "
+            "directory of trials"
         )
     shown = f"{PREFIX}{path.absolute().name}"
     try:
@@ -128,9 +129,17 @@ def open_replay(
     for option, value in (("--shape", problem), ("--arch", arch)):
         if value is not None:
             raise DeviceError(f"{option} is for trials of this tuner, {path} is the recording of another")
-    if kernel is not None and kernel != recording.kernel:
+    if kernel is not None and recording.kernel not in (kernel, _id_of(kernel)):
         raise DeviceError(f"--kernel must be that of {path}, {recording.kernel or 'unnamed'}, got {kernel}")
     return Replay(shown, recording)
+
+
+def _id_of(kernel: str) -> str | None:
+    """The id of a kernel of ours; other tuners have kernels of their own."""
+    try:
+        return kernel_named(kernel).id
+    except UnknownKernelError:
+        return None
 
 
 def _of_trials(path: Path, shown: str, kernel: str | None, problem: str | None, arch: str | None) -> Replay:
