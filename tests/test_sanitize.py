@@ -235,6 +235,16 @@ def test_an_entry_that_is_not_there_names_those_that_are(
     assert "the module has no entry" in _line(capsys, reverse, *ONE, *ARGS)
 
 
+def test_a_file_of_one_long_line_gives_a_short_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "cache.json"
+    other.write_text(json.dumps({f"key{number}": number for number in range(1000)}))
+    line = _line(capsys, other, *ONE, *ARGS)
+    assert line.startswith('PTX line 1: {"key0": 0, ')
+    assert len(line) < 250
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -291,7 +301,17 @@ def test_arguments_that_do_not_fit_give_one_line(
         (("--grid", "0", "--block", "128"), "grid must be from 1,1,1 to 2147483647,65535,65535, got 0,1,1"),
         (("--grid", "1", "--block", "1,1,65"), "block must be from 1,1,1 to 1024,1024,64, got 1,1,65"),
         (("--grid", "1", "--block", "1024,2"), "a block has at most 1024 threads, got 2048"),
-        ((*ONE, "--shared", "-1"), "shared memory of a block must be 0 to 232448 bytes, got 511 with"),
+        ((*ONE, "--shared", "-1"), "dynamic shared memory must be at least 0 bytes, got -1"),
+        ((*ONE, "--shared", "231937"), "shared memory of a block must be 0 to 232448 bytes, got 232449 with"),
+        ((*ONE, "--seed", "-1"), "a seed must be at least 0, got -1"),
+        (
+            (*ONE, "--save", "y=/no/a.npy", "--save", "y=/no/b.npy"),
+            "a buffer is saved once, each to a file of its own, got 'y=/no/b.npy' again",
+        ),
+        (
+            (*ONE, "--save", "x=/no/a.npy", "--save", "y=/no/a.npy"),
+            "a buffer is saved once, each to a file of its own, got 'y=/no/a.npy' again",
+        ),
         ((*ONE, "--save", "y"), "what to save is NAME=FILE.npy, got 'y'"),
         ((*ONE, "--save", "z=z.npy"), "no buffer is named 'z'; buffers: x, y"),
         ((*ONE, "--save", "y=/no/such/y.npy"), "cannot write /no/such/y.npy: No such file or directory"),
@@ -337,6 +357,7 @@ def test_tensor_maps_are_described_by_their_buffers(tmp_path: Path) -> None:
         ("map:zeros:f16:64x64,box=64x64,turns=3", "swizzle, steps, fill, type as options"),
         ("map:zeros:f16:64x64,box=64x60,swizzle=128", "must be multiples of 16 bytes, got 120"),
         ("map:same:a,box=64", "no earlier buffer"),
+        ("map:zeros:f16:64x64,box=64x8,box=64x64", "each once"),
     ],
 )
 def test_tensor_maps_that_cannot_be_give_one_line(argument: str, reason: str) -> None:

@@ -103,10 +103,11 @@ class Prepared:
         source, *options = text.split(",")
         kind, _, rest = source.partition(":")
         chosen = dict(option.partition("=")[::2] for option in options)
-        if kind not in _BUFFERS or "box" not in chosen or not set(chosen) <= set(_MAP_OPTIONS):
+        twice = len(chosen) < len(options)
+        if kind not in _BUFFERS or "box" not in chosen or twice or not set(chosen) <= set(_MAP_OPTIONS):
             raise ArgumentError(
                 f"a tensor map is map:BUFFER,box=SHAPE, with {', '.join(_MAP_OPTIONS[1:])} as options, "
-                f"got {given!r}"
+                f"each once, got {given!r}"
             )
         buffer = self.named(given, name, kind, rest)
         declared = rest.split(":")[0] if kind in ("out", "zeros", "random") else ""

@@ -107,9 +107,11 @@ def sanitize(
         seed: Of the choices that the ISA leaves open.
 
     Raises:
-        ArgumentError: An argument does not fit its parameter, or a file cannot be read.
+        ArgumentError: An argument does not fit its parameter, a file cannot be read, or the seed is negative.
         PtxError: The PTX is malformed or not simulated, there is no such entry, or the launch does not fit.
     """
+    if seed < 0:
+        raise ArgumentError(f"a seed must be at least 0, got {seed}")
     module = parse(ptx) if isinstance(ptx, str) else ptx
     function = _entry(module, entry)
     _check_sizes("grid", grid, MOST_GRID)
@@ -157,12 +159,15 @@ def read_ptx(path: Path) -> str:
 
 def saves_of(wanted: Sequence[str]) -> dict[str, Path]:
     """`NAME=FILE.npy` each, as a file for each name."""
-    saves = {}
+    saves: dict[str, Path] = {}
     for one in wanted:
         name, equals, file = one.partition("=")
         if not (name and equals and file):
             raise ArgumentError(f"what to save is NAME=FILE.npy, got {one!r}")
-        saves[name] = Path(file)
+        path = Path(file)
+        if name in saves or path in saves.values():
+            raise ArgumentError(f"a buffer is saved once, each to a file of its own, got {one!r} again")
+        saves[name] = path
     return saves
 
 
@@ -219,9 +224,11 @@ def _check_sizes(name: str, sizes: Triple, most: Triple) -> None:
 
 
 def _check_memory(module: Module, function: Function, dynamic_bytes: int) -> None:
+    if dynamic_bytes < 0:
+        raise ArgumentError(f"dynamic shared memory must be at least 0 bytes, got {dynamic_bytes}")
     variables = [*module.variables.values(), *function.variables.values()]
     shared = dynamic_bytes + sum(one.nbytes for one in variables if one.space == "shared")
-    if dynamic_bytes < 0 or shared > MOST_SHARED_BYTES:
+    if shared > MOST_SHARED_BYTES:
         raise ArgumentError(
             f"shared memory of a block must be 0 to {MOST_SHARED_BYTES} bytes, got {shared} with what the "
             "PTX declares"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+MOST_SHOWN = 120
+"""Characters of a statement that a message repeats: what is no PTX at all may be one line of megabytes."""
+
 
 class PtxError(ValueError):
     """PTX that cannot be run: not understood, not supported, or used against its own declarations.
@@ -17,7 +20,8 @@ class PtxError(ValueError):
 
     def __init__(self, reason: str, line: int = 0, text: str = "") -> None:
         self.reason, self.line, self.text = reason, line, " ".join(text.split())
-        where = f"PTX line {line}: {self.text}: " if line else ""
+        shown = self.text if len(self.text) <= MOST_SHOWN else f"{self.text[:MOST_SHOWN]}..."
+        where = f"PTX line {line}: {shown}: " if line else ""
         super().__init__(f"{where}{reason}")
 
 
