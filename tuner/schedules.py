@@ -28,7 +28,7 @@ def parse_settings(space: Space, settings: Sequence[str]) -> Mapping[str, Parame
     """Values by parameter.
 
     Raises:
-        SpaceError: A setting is no ``name=value``, or has no such parameter or level.
+        SpaceError: A setting is no ``name=value``, has no such parameter or level, or is given twice.
     """
     parameters = {parameter.name: parameter for parameter in space.parameters}
     values: dict[str, ParameterValue] = {}
@@ -38,6 +38,8 @@ def parse_settings(space: Space, settings: Sequence[str]) -> Mapping[str, Parame
             raise SpaceError(f"a setting is name=value, got {setting!r}")
         if name not in parameters:
             raise SpaceError(f"{space.kernel} has no parameter {name!r}; {hint(name, parameters)}")
+        if name in values:
+            raise SpaceError(f"{name} must be set once, got {setting!r} again")
         values[name] = _level(parameters[name], text)
     return values
 

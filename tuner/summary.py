@@ -142,7 +142,8 @@ def _figures(summary: Summary, row: Trial) -> str:
 
 
 def _ties(ranking: Ranking) -> str:
-    return f"; {len(ranking.ties)} others cannot be told from it" if ranking.ties else ""
+    count = len(ranking.ties)
+    return f"; {count} other{'s' if count > 1 else ''} cannot be told from it" if count else ""
 
 
 def _by_hand(summary: Summary) -> str:

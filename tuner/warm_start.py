@@ -162,9 +162,10 @@ def _of_word(word: str, about: About, out: Path, study: str) -> list[tuple[str, 
     if word == AUTO:
         return _of_trials(_trials(out), about, study) if (out / "trials").is_dir() else []
     path = Path(word)
-    if not path.exists():
+    if not word or not path.exists():
         raise RequestError(
-            f"--warm-start must be {AUTO}, the OUT of earlier runs or a recording, and there is no {word}"
+            f"--warm-start must be {AUTO}, the OUT of earlier runs or a recording, and there is no "
+            f"{word or 'file without a name'}"
         )
     try:
         if not path.is_dir():

@@ -33,6 +33,7 @@ def check(
     from search_spaces import space_for
     from tuner.checking import Extent, absent_levels, check_schedules
     from tuner.checking import sample as drawn
+    from tuner.commands.options import check_least
     from tuner.commands.output import cores, print_json, print_table
     from tuner.ptxas import Assembler
     from tuner.schedules import schedule_from, schedule_text
@@ -43,8 +44,8 @@ def check(
     real = weights is not None or tensor is not None
     if blocks is not None and ((shape is None and not real) or blocks < 2):
         raise RequestError(f"--blocks needs --shape or --weights and must be at least 2, got {blocks}")
-    if sample is not None and sample < 1:
-        raise RequestError(f"--sample must be at least 1, got {sample}")
+    check_least(1, sample=sample, workers=workers)
+    check_least(0, seed=seed)
     entry = kernel_named(kernel)
     problem = problem_for(entry, shape, weights, tensor) if shape is not None or real else None
     extent = Extent(problem, blocks, seed)

@@ -75,9 +75,15 @@ def space(
     from emitters import kernel_named
     from emitters.target import Target
     from search_spaces import space_for
+    from tuner.commands.options import check_either
     from tuner.commands.output import print_json, print_table
     from tuner.schedules import level_text, schedule_from, schedule_text
+    from tuner.task import RequestError
 
+    check_either(("--coverage", coverage), ("--set", settings), ("--constraints", constraints))
+    given = [name for name, value in (("--shape", shape), ("--device", device), ("--study", study)) if value]
+    if given and not coverage:
+        raise RequestError(f"{given[0]} chooses trials for --coverage; add that, or leave {given[0]} out")
     if coverage:
         _show_coverage(out, kernel, shape, arch, device, study, as_json)
         return

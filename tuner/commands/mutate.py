@@ -28,6 +28,7 @@ def mutate(
     from emitters.target import Target
     from search_spaces import space_for
     from tuner.checking import sample as drawn
+    from tuner.commands.options import check_least
     from tuner.commands.output import cores, print_json
     from tuner.mutation import Fate
     from tuner.mutation import mutate as mutated
@@ -37,9 +38,8 @@ def mutate(
 
     if sample is not None and settings:
         raise RequestError("--sample draws schedules, --set gives one; use either")
-    for name, value in (("--sample", sample), ("--mutants", mutants)):
-        if value is not None and value < 1:
-            raise RequestError(f"{name} must be at least 1, got {value}")
+    check_least(1, sample=sample, mutants=mutants, workers=workers)
+    check_least(0, seed=seed)
     entry, target = kernel_named(kernel), Target.of(arch)
     space = space_for(entry.id, target)
     schedules = (

@@ -30,3 +30,29 @@ Settings = Annotated[
 Workers = Annotated[int | None, typer.Option("--workers", help="Worker processes. [one a core]")]
 
 DEFAULT_OUT = Path("tuning")
+
+
+def check_least(least: int, **options: int | None) -> None:
+    """Refuse an option that is given and too small.
+
+    Raises:
+        RequestError: The first of them.
+    """
+    from tuner.task import RequestError
+
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise RequestError(f"--{name} must be at least {least}, got {value}")
+
+
+def check_either(*options: tuple[str, object]) -> None:
+    """Refuse options that ask for different things, of which only one could be done.
+
+    Raises:
+        RequestError: More than one is given.
+    """
+    from tuner.task import RequestError
+
+    given = [name for name, value in options if value]
+    if len(given) > 1:
+        raise RequestError(f"{' and '.join(given)} ask for different things; use one of them")

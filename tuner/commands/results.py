@@ -36,10 +36,12 @@ def results(
 ) -> None:
     """Show the best of every kernel, problem and device in a directory, or what failed there."""
     from results.analysis import best_table, failures_table, history_table
+    from tuner.commands.options import check_either
     from tuner.commands.output import frame_records, print_frame, print_json
     from tuner.reading import trials_in
     from tuner.warm_start import learned_from
 
+    check_either(("--failures", failures), ("--history", history), ("--importance", importance))
     trials = trials_in(out, kernel, study, shape, device=device, one_study=history)
     if importance:
         _show_importance(trials, as_json)
