@@ -50,7 +50,7 @@ def ptx_of(snippet: Snippet, arch: str) -> str:
     .reg .b32 %x<8>, %y<4>, %t<8>, %lane, %address;
     .reg .b16 %h<8>;
     .reg .pred %p, %q;
-    .shared .align 16 .b8 tile[2048];
+    .shared .align 512 .b8 tile[2048];
     mov.u32 %lane, %tid.x;
     ld.param.u64 %in, [pin];
     ld.param.u64 %out, [pout];

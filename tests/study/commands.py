@@ -1,6 +1,7 @@
 """Running `tune` as a person does, in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
     """Start a command; its output is piped."""
     command = [str(TUNE), *map(str, arguments)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment(), **{**pipes, **options})
+    return subprocess.Popen(command, env=environment(), preexec_fn=_hear_interrupts, **{**pipes, **options})
 
 
 def tune(
@@ -33,3 +34,8 @@ def tune(
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def _hear_interrupts() -> None:
+    """Where a background shell runs the tests, SIGINT is ignored, and a child would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
