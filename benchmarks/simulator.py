@@ -6,6 +6,7 @@ with the peak memory of a process that does nothing else. Nothing here is a time
 """
 
 import argparse
+import gc
 import multiprocessing
 import resource
 from collections.abc import Callable
@@ -101,9 +102,9 @@ def baseline(name: str, sizes: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def measured(part: Callable[..., tuple[float, ...]], *arguments: object) -> Measured:
-    """Run one part in a process of its own."""
+    """Run one part in a process of its own, which leaves its modules to no collector, as workers do."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as process:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=gc.freeze) as process:
         times = process.submit(part, *arguments).result()
         return Measured(times, process.submit(_peak_mib).result())
 

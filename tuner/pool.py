@@ -4,6 +4,7 @@ Not `concurrent.futures`: there one dead worker fails every job in flight, and a
 """
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -183,6 +184,7 @@ def _exit_reason(status: int | None) -> str:
 
 def _serve(pipe: Connection, perform: Perform) -> None:
     """The life of a worker: jobs until the pipe closes."""
+    gc.freeze()  # what is imported stays: no collection has to walk it
     os.setpgid(0, 0)  # a Ctrl-C in the terminal is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
     while True:
