@@ -116,7 +116,9 @@ class PartSet:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from None
         try:
-            table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
+            # On this thread alone: a process that ends while pyarrow starts its threads is aborted.
+            file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, page_checksum_verification=True)
+            table = file.read(use_threads=False)
         except (pa.ArrowException, OSError) as error:
             self._set_aside(path, str(error).partition("\n")[0])
             return None

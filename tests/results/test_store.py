@@ -176,6 +176,22 @@ def test_compacting_twice_changes_nothing(tmp_path: Path) -> None:
     assert row_files(tmp_path) == []
 
 
+def test_reading_parts_leaves_no_thread_that_could_abort_the_exit(tmp_path: Path) -> None:
+    with TrialStore(tmp_path) as trials:
+        trials.append(ended(0))
+    code = """if True:
+        import os, sys
+        from pathlib import Path
+        import pyarrow.parquet
+        from results.store import TrialStore
+        before = len(os.listdir("/proc/self/task"))
+        read = TrialStore(Path(sys.argv[1]), read_only=True).trials()
+        print(len(read), len(os.listdir("/proc/self/task")) - before)
+    """
+    command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1 0\n"
+
+
 def test_busy_run_compacts_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "COMPACT_SECONDS", 0.0)
     monkeypatch.setattr(store, "COMPACT_SHARE", 1e9)
