@@ -28,6 +28,7 @@ from tuner.task import About, RequestError
 AUTO = "auto"
 DIRECTORY = "warm_starts"
 MOST_SOURCES = 8
+_KEYS = {"study", "space_hash", "learned_from", "sources"}
 
 Rows = list[tuple[Mapping[str, ParameterValue], float]]
 
@@ -148,6 +149,8 @@ def _document(out: Path, study: str) -> Mapping[str, Any] | None:
     path = _path(out, study)
     try:
         document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not document.keys() >= _KEYS:
+            raise ValueError(f"it must be an object of {', '.join(sorted(_KEYS))}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

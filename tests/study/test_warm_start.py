@@ -222,12 +222,13 @@ def test_only_a_sampler_that_learns_takes_it(tmp_path: Path) -> None:
         Request(trials=1, out=tmp_path, assembler=Assembler(), sampler="random", warm_start=("auto",))
 
 
-def test_what_is_kept_and_unreadable_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"space_hash": 1}'])
+def test_what_is_kept_and_unreadable_is_said(tmp_path: Path, text: str) -> None:
     here, there = cache(tmp_path / "here.json"), cache(tmp_path / "there.json")
     search(here, tmp_path, 2, there)
     (file,) = (tmp_path / warm_start.DIRECTORY).iterdir()
-    file.write_text("{")
-    with pytest.raises(StudyError, match=r"what study .* began with, cannot be read"):
+    file.write_text(text)
+    with pytest.raises(StudyError, match=r"what study .* began with, cannot be read: .*; give another"):
         search(here, tmp_path, 4)
 
 
