@@ -118,7 +118,7 @@ class Prepared:
                 _shape(given, chosen["box"])[::-1],
                 chosen.get("type", declared),
                 element_strides=_shape(given, chosen["steps"])[::-1] if "steps" in chosen else (),
-                swizzle=_shape(given, chosen.get("swizzle", "0"))[0],
+                swizzle=_whole(given, chosen.get("swizzle", "0")),
                 fill=chosen.get("fill", "zero"),
             )
         except PtxError as error:
@@ -165,7 +165,7 @@ def _generated(given: str, kind: str, text: str) -> NDArray[Any]:
     if dtype is None:
         raise ArgumentError(f"a type is one of {', '.join(_TYPES)}, got {parts[0]!r} in {given!r}")
     shape = _shape(given, parts[1])
-    _shape(given, "x".join(parts[2:]) or "0")
+    seed = _whole(given, parts[2]) if len(parts) == 3 else SEED
     nbytes = dtype.itemsize
     for size in shape:
         nbytes *= size
@@ -173,14 +173,19 @@ def _generated(given: str, kind: str, text: str) -> NDArray[Any]:
         raise ArgumentError(f"a buffer has at most {MOST_BYTES} bytes, got {nbytes} in {given!r}")
     if kind != "random":
         return np.zeros(shape, dtype)
-    return _random(parts[0], shape, np.random.default_rng(int(parts[2]) if len(parts) == 3 else SEED))
+    return _random(parts[0], shape, np.random.default_rng(seed))
 
 
 def _shape(given: str, text: str) -> tuple[int, ...]:
-    sizes = text.split("x")
-    if not all(size.isascii() and size.isdigit() for size in sizes):
-        raise ArgumentError(f"a shape is whole numbers joined by x and a seed is one, got {given!r}")
-    return tuple(map(int, sizes))
+    return tuple(_whole(given, size) for size in text.split("x"))
+
+
+def _whole(given: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ArgumentError(
+            f"a shape is whole numbers joined by x, a seed or a swizzle is one, got {text!r} in {given!r}"
+        )
+    return int(text)
 
 
 def _random(type_name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
