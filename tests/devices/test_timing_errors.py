@@ -30,9 +30,11 @@ def test_every_table_is_printed(
 ) -> None:
     rng = np.random.default_rng(0)
     rows = {
-        str(i): {"time": 1.0, "times": (1 + 0.01 * rng.standard_normal(32)).tolist()} for i in range(5)
-    } | {"bad": {"time": "CompilationFailedConfig"}}
-    cache = json.dumps({"cache": rows})[:-2]  # a cache may lack its closing braces
+        str(i): {"tile": i, "time": 1.0, "times": (1 + 0.01 * rng.standard_normal(32)).tolist()}
+        for i in range(5)
+    } | {"5": {"tile": 5, "time": "CompilationFailedConfig"}}
+    head = {"tune_params_keys": ["tile"], "tune_params": {"tile": list(range(6))}}
+    cache = json.dumps(head | {"cache": rows})[:-2]  # a cache may lack its closing braces
     (tmp_path / "convolution_A100.json.gz").write_bytes(gzip.compress(cache.encode()))
     monkeypatch.setattr(sys, "argv", ["timing_errors.py", "--runs", "2", "--recorded", str(tmp_path)])
     bench.main()
