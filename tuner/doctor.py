@@ -18,7 +18,7 @@ from emitters.target import ARCHS
 from tuner import __version__
 from tuner.devices.clocks import ClockSample, open_clocks
 from tuner.devices.presence import DriverSeen, driver_seen
-from tuner.ptxas import DISTRIBUTIONS, INSTALL, Assembler, AssemblerError
+from tuner.ptxas import DISTRIBUTIONS, INSTALL, Assembler, AssemblerError, ptxas_of
 
 DISTRIBUTION = "ptx-tuner"
 _CUPY = {13: "cupy-cuda13x", 12: "cupy-cuda12x"}
@@ -332,12 +332,8 @@ class ThisMachine:
         return Assembler().version
 
     def ptxas_of(self, distribution: str) -> str | None:
-        try:
-            files = metadata.files(distribution) or []
-        except metadata.PackageNotFoundError:
-            return None
-        located = (str(file.locate()) for file in files if file.name == "ptxas")
-        return next(located, None)
+        located = ptxas_of(distribution)
+        return None if located is None else str(located)
 
     def extra(self, name: str) -> tuple[str, ...]:
         try:

@@ -20,7 +20,6 @@ import re
 import signal
 import subprocess
 import tempfile
-from functools import cached_property
 from pathlib import Path
 
 from blake3 import blake3
@@ -70,16 +69,20 @@ def find_ptxas(given: Path | None = None) -> Path:
             raise NoPtxasError(f"no ptxas: {given} is not a program; give another path, or {INSTALL}")
         return given
     for distribution in DISTRIBUTIONS:
-        try:
-            files = importlib.metadata.files(distribution) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            if file.name in ("ptxas", "ptxas.exe"):
-                located = Path(str(file.locate()))
-                if located.is_file():
-                    return located
+        located = ptxas_of(distribution)
+        if located is not None:
+            return located
     raise NoPtxasError(f"no ptxas: none of the packages {', '.join(DISTRIBUTIONS)} is installed; {INSTALL}")
+
+
+def ptxas_of(distribution: str) -> Path | None:
+    """The ptxas that an installed distribution brings."""
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    located = (Path(str(file.locate())) for file in files if file.name in ("ptxas", "ptxas.exe"))
+    return next(filter(Path.is_file, located), None)
 
 
 def default_cache() -> Path:
@@ -97,8 +100,11 @@ class Assembler:
         cache_dir: Directory of the cubin cache; None takes `default_cache`.
 
     Raises:
-        NoPtxasError: There is no ptxas.
+        NoPtxasError: There is no ptxas, or the program is none.
         AssemblerError: The cache directory cannot be made.
+
+    Attributes:
+        version: ``13.0.88``.
     """
 
     def __init__(
@@ -106,6 +112,11 @@ class Assembler:
     ) -> None:
         self.ptxas = find_ptxas(ptxas)
         self.timeout_s = timeout_s
+        self._banner = self._said_of_itself()
+        found = _VERSION.search(self._banner)
+        if found is None:
+            raise NoPtxasError(f"no ptxas: {self.ptxas} does not tell a ptxas version; {INSTALL}")
+        self.version = found.group(1)
         self.cache_dir = default_cache() if cache_dir is None else cache_dir
         try:
             self.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -113,14 +124,6 @@ class Assembler:
             raise AssemblerError(
                 f"the cubin cache {self.cache_dir} cannot be made ({error.strerror}); give another one"
             ) from None
-
-    @cached_property
-    def version(self) -> str:
-        """``13.0.88``."""
-        found = _VERSION.search(self._banner)
-        if found is None:
-            raise NoPtxasError(f"no ptxas: {self.ptxas} does not tell a ptxas version; {INSTALL}")
-        return found.group(1)
 
     def assemble(self, ptx: str, arch: str) -> Binary:
         """The cubin of a PTX text, from the cache or from ptxas.
@@ -149,8 +152,7 @@ class Assembler:
         self._save(path, cubin, spills)
         return binary
 
-    @cached_property
-    def _banner(self) -> str:
+    def _said_of_itself(self) -> str:
         try:
             command = [str(self.ptxas), "--version"]
             run = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout_s)
