@@ -256,7 +256,7 @@ class _Launch:
         """What that pipe needs for the main loop of some blocks."""
         work = self._work
         return {
-            "tensor": lambda blocks: self._by_warps(self._mma_cycles, blocks),
+            "tensor": self.tensor_cycles,
             "issue": lambda blocks: self._by_warps(self._slots + self._fill_slots, blocks),
             "shared": lambda blocks: blocks * (work.shared_reads + self._loads_and_stores),
             "l2": lambda blocks: blocks * work.read_bytes / self._read_rate,
