@@ -13,7 +13,7 @@ from results.trial import Outcome, Source, Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-# A measured median is known to 0.5 % (the devices repeat until it is), so two that are nearer may be equal.
+# Devices repeat until a median seems known to 0.5 % (how often it is: docs/timing.md); nearer ones may tie.
 MEASURED_TIE = 0.005
 
 
@@ -82,7 +82,7 @@ def winners(trials: Iterable[Trial]) -> list[Ranking]:
 def best_table(trials: Iterable[Trial]) -> "pd.DataFrame":
     """One row a ranking.
 
-    Columns: kernel, problem, arch, device, policy, objective, time_us, is (measured or predicted), of_bound
+    Columns: kernel, problem, arch, device, policy, objective, time_us, is (as `Measurement.word`), of_bound
     (part of the time that physics demands, 1 is perfect), ties, margin (of the runner-up), ranked (candidates
     with a time), study, number, schedule.
     """
@@ -159,6 +159,12 @@ def source_of(trial: Trial) -> Source:
     return trial.measurement.source
 
 
+def word_of(trial: Trial) -> str:
+    """What a person reads beside the time of a ranked trial."""
+    assert trial.measurement is not None
+    return trial.measurement.word
+
+
 def _distinct(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """Without trials that were told the result of another one here, or of one told the same."""
     own = {trial.code_hash for trial in trials if trial.outcome is Outcome.OK}
@@ -191,4 +197,4 @@ def _best_row(ranking: Ranking) -> tuple[object, ...]:
     of_bound = best.bound_us / time_us if best.bound_us else None
     where = (key.kernel, key.problem, key.arch, key.device, key.policy, key.objective)
     how_sure = (len(ranking.ties), ranking.margin, len(ranking.trials))
-    return (*where, time_us, source_of(best).word, of_bound, *how_sure, best.study, best.number, schedule)
+    return (*where, time_us, word_of(best), of_bound, *how_sure, best.study, best.number, schedule)

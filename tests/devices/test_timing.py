@@ -4,8 +4,6 @@ Recorded: the 32 repeats of every schedule of three brute-forced spaces (FAIR Be
 DOI 10.5281/zenodo.15364124), with all the drift and throttling of the boards they were taken on.
 """
 
-import gzip
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tuner.devices.cuda import ROUNDS
+from tuner.devices.recorded import read_recording
 from tuner.devices.timing import (
     Decision,
     StoppingRule,
@@ -137,7 +136,7 @@ def test_looks_double() -> None:
     [
         ({"most_repeats": 9}, "most_repeats must be at least 10, got 9"),
         ({"precision": 0.0}, "precision must lie between 0 and 1"),
-        ({"slower_error": 0.001}, "must be at least 1/1024 for the first look"),
+        ({"slower_error": 0.001}, "must be at least 1/1024 for a half of ten repeats"),
     ],
 )
 def test_impossible_rules_are_refused(change: dict[str, float], message: str) -> None:
@@ -308,18 +307,14 @@ def test_rounds_needed_are_enough_and_not_too_many(finalists: int) -> None:
 
 
 def recorded(name: str) -> list[list[float]]:
-    """Milliseconds of all repeats of 2,000 schedules; a cache may lack its closing braces."""
+    """All repeats of 2,000 schedules that have a time, microseconds."""
     path = RECORDED / f"{name}.json.gz"
     if not path.exists():
         pytest.skip(f"the recorded space {path.name} is not here")
-    text = gzip.decompress(path.read_bytes()).decode()
-    try:
-        rows = json.loads(text)["cache"].values()
-    except json.JSONDecodeError:
-        rows = json.loads(text.rstrip().rstrip(",") + "}}")["cache"].values()
-    times = [row["times"] for row in rows if not isinstance(row["time"], str)]
-    chosen = np.random.default_rng(11).permutation(len(times))[:2000]
-    return [times[i] for i in chosen]
+    recording = read_recording(path)
+    timed = np.flatnonzero(~np.isnan(recording.times_us))
+    rows = recording.raw_us[np.random.default_rng(11).permutation(timed)[:2000]]
+    return [row[~np.isnan(row)].tolist() for row in rows]
 
 
 def _replayed(times: Iterator[float], count: int) -> NDArray[np.float64]:

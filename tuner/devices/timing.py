@@ -2,7 +2,9 @@
 
 Nothing here assumes a distribution: intervals and tests are those of order statistics and signs (Gibbons and
 Chakraborti, Nonparametric Statistical Inference, chapter 5). Repeats that resemble their neighbours count for
-fewer than they are (`effective_repeats`). Error rates under many kinds of noise: benchmarks/timing_errors.py.
+fewer than they are (`effective_repeats`). That estimate falls short where they do so strongly: of medians
+called precise at most the stated 5 % are off up to a correlation of one half between neighbours, and more
+beyond, or under drift. Error rates under many kinds of noise: docs/timing.md.
 """
 
 import math
@@ -73,7 +75,10 @@ def _rank(times: Sequence[float], error: float) -> int:
 
 
 def median_interval(times: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """The interval that holds the true median with at least that probability; None for too few times."""
+    """The interval that holds the true median with at least that probability; None for too few times.
+
+    For independent times; less surely for strongly correlated ones, whose effective number is an estimate.
+    """
     rank = _rank(times, (1 - confidence) / 2)
     if rank == 0:
         return None
@@ -105,7 +110,8 @@ class StoppingRule:
 
     Attributes:
         precision: Stop when the median's confidence interval reaches no further than this part of the median.
-        confidence: Of that interval, for one look; several cost a little of it.
+        confidence: Of that interval, for one look. Several looks, and repeats that resemble their neighbours,
+            cost some of it: docs/timing.md has how much.
         most_repeats: Give up on precision there.
         slower_error: Probability, over all looks together, of stopping a candidate early whose median is not
             above ``best * (1 + slower_margin)``: each look may err by an equal share (Bonferroni). The older
@@ -130,7 +136,7 @@ class StoppingRule:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
         if rank_below(FEWEST_REPEATS, self.slower_error / len(self.looks)) == 0:
             raise ValueError(
-                f"slower_error / looks must be at least 1/1024 for the first look to be of use, got "
+                f"slower_error / looks must be at least 1/1024 for a half of ten repeats to be of use, got "
                 f"{self.slower_error} / {len(self.looks)}; raise slower_error or lower most_repeats"
             )
 
@@ -156,7 +162,7 @@ class StoppingRule:
         return Decision.EXHAUSTED if len(times) >= self.looks[-1] else Decision.CONTINUE
 
     def is_slower(self, times: Sequence[float], best: float) -> bool:
-        """Whether the median clearly lies above ``best * (1 + slower_margin)``."""
+        """Whether the median clearly lies above ``best * (1 + slower_margin)``, or no time comes near."""
         if min(times) > best * (1 + self.hopeless_margin):
             return True
         half = len(times) // 2
