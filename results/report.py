@@ -10,8 +10,8 @@ from results.analysis import (
     failures_table,
     history_table,
     rankings,
-    source_of,
     time_of,
+    word_of,
 )
 from results.trial import Trial
 
@@ -61,8 +61,8 @@ def _counted(trials: Sequence[Trial]) -> str:
 
 
 def _ranking_text(ranking: Ranking) -> list[str]:
-    key, source = ranking.best.key, source_of(ranking.best)
-    lines = [f"### {key.kernel} {key.problem} on {key.device} ({key.arch}), {source.word}"]
+    key, word = ranking.best.key, word_of(ranking.best)
+    lines = [f"### {key.kernel} {key.problem} on {key.device} ({key.arch}), {word}"]
     if ranking.ties:
         lines.append(f"The best is one of {len(ranking.ties) + 1} that cannot be told apart.")
     names = sorted({name for trial in ranking.trials[:_SHOWN] for name in trial.schedule})

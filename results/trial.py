@@ -52,6 +52,16 @@ class Source(StrEnum):
         return {"model": "predicted", "replay": "recorded"}.get(self, "measured")
 
 
+def recorded_word(source: str) -> str:
+    """What a person reads beside a figure that a recording gave.
+
+    Args:
+        source: How the recording's times were obtained: values of `Source` joined by commas, empty where
+            nothing tells.
+    """
+    return "recorded prediction" if Source.MODEL in source.split(", ") else Source.REPLAY.word
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a candidate computed the right thing, and on what that was tried.
@@ -112,6 +122,13 @@ class Measurement:
     def __post_init__(self) -> None:
         if not self.time_us > 0:
             raise ValueError(f"a time must be above 0 us, got {self.time_us}")
+
+    @property
+    def word(self) -> str:
+        """What a person reads beside the time; a prediction that was recorded is called one."""
+        if self.source is not Source.REPLAY:
+            return self.source.word
+        return recorded_word(str(self.details.get("recorded", "")))
 
 
 @dataclass(frozen=True, slots=True)

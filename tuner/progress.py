@@ -97,5 +97,5 @@ class Progress:
 
 def _time(row: Trial) -> str:
     assert row.measurement is not None
-    time = f"{row.measurement.time_us:.2f} us {row.measurement.source.word}"
+    time = f"{row.measurement.time_us:.2f} us {row.measurement.word}"
     return f"{1e3 * figure_of(row):.3f} mJ, {time}" if row.key.objective == "energy" else time

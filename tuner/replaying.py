@@ -7,7 +7,7 @@ from pathlib import Path
 from optuna.trial import TrialState
 
 from emitters.target import Target
-from results.trial import OBJECTIVES, Outcome, StudyKey
+from results.trial import OBJECTIVES, Outcome, StudyKey, recorded_word
 from search_spaces.listed import ListedSpace, parameter_from
 from search_spaces.space import Space
 from tuner.devices.replay import POLICY, Answer, Replay, is_replay, open_replay
@@ -28,7 +28,6 @@ class Replayed:
     key: StudyKey
     baseline: int | None = None
     bound: None = None
-    times_are: str = "recorded"
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -39,6 +38,11 @@ class Replayed:
     def weights(self) -> dict[str, str]:
         """A recording does not name them."""
         return {}
+
+    @property
+    def times_are(self) -> str:
+        """Recorded; of predictions that too."""
+        return recorded_word(self.replay.recording.source)
 
     def close(self) -> None:
         """Nothing is held."""

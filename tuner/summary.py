@@ -9,6 +9,7 @@ from typing import Any
 from results.analysis import Ranking, failure_kind, figure_of, rankings, time_of
 from results.trial import Outcome, Trial
 from tuner.cost_model import Bound
+from tuner.devices.replay import is_replay
 from tuner.schedules import schedule_text
 from tuner.task import About
 
@@ -23,7 +24,8 @@ class Summary:
         ranking: Right and timed candidates, best first; None where there is none.
         baseline: The trial of the hand-written schedule; None where it was not run.
         bound: No time can lie below it; None where it is not known.
-        times_are: ``measured``, ``predicted`` or ``recorded``.
+        is_recorded: Whether the times are somebody else's: there is no hand-written schedule, and nothing to
+            pin.
         learned_from: The other studies that it began with; empty where there are none.
     """
 
@@ -32,13 +34,8 @@ class Summary:
     ranking: Ranking | None
     baseline: Trial | None
     bound: Bound | None
-    times_are: str
+    is_recorded: bool
     learned_from: str = ""
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the times are somebody else's: there is no hand-written schedule, and nothing to pin."""
-        return self.times_are == "recorded"
 
     @property
     def counted(self) -> int:
@@ -85,7 +82,7 @@ def summarise(task: About, study: str, rows: Sequence[Trial], learned_from: str 
         found[0] if found else None,
         baseline,
         task.bound,
-        task.times_are,
+        is_replay(task.key.device),
         learned_from,
     )
 
@@ -132,7 +129,7 @@ def lines(
 def _figures(summary: Summary, row: Trial) -> str:
     time_us, time = time_of(row), row.measurement
     assert time is not None
-    parts = [f"{time_us:.2f} us {time.source.word}"]
+    parts = [f"{time_us:.2f} us {time.word}"]
     if row.key.objective == "energy":
         parts.insert(0, f"{1e3 * figure_of(row):.3f} mJ")
     if summary.bound is not None:

@@ -40,7 +40,7 @@ class About(Protocol):
         sizes: Of the problem, by name; empty where they are not known.
         weights: Where the problem's weights are from and their hash; empty where they are made up.
         bound: No time can lie below it; None where it is not known.
-        times_are: ``measured``, ``predicted`` or ``recorded``.
+        times_are: ``measured``, ``predicted``, ``recorded`` or ``recorded prediction``.
     """
 
     @property

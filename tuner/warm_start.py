@@ -18,9 +18,10 @@ from blake3 import blake3
 
 from results.errors import StoreError
 from results.store import TrialStore
-from results.trial import Outcome, ParameterValue, Trial
+from results.trial import Outcome, ParameterValue, Trial, recorded_word
 from search_spaces.space import Space
 from tuner.devices.recorded import RecordingError, read_recording
+from tuner.devices.replay import is_replay
 from tuner.ledger import StudyError
 from tuner.samplers.transfer import FEWEST, Source
 from tuner.task import About, RequestError
@@ -209,9 +210,9 @@ def _rows(trials: Sequence[Trial], about: About) -> Rows:
 
 def _name(trials: Sequence[Trial], about: About) -> str:
     key = trials[0].key
-    words = {trial.measurement.source.word for trial in trials if trial.measurement is not None}
+    words = {trial.measurement.word for trial in trials if trial.measurement is not None}
     parts = [f"{key.problem} on {key.device} ({key.arch})", *sorted(words)]
-    if key.semantic_hash != about.key.semantic_hash and "recorded" not in words:
+    if key.semantic_hash != about.key.semantic_hash and not is_replay(key.device):
         parts.append("another version")
     if key.objective != about.key.objective:
         parts.append(f"sought for {key.objective}")
@@ -226,4 +227,4 @@ def _of_recording(path: Path, about: About) -> list[tuple[str, Rows]]:
             "name another, or leave it out"
         )
     rows = zip(map(recording.schedule, range(len(recording))), recording.times_us.tolist(), strict=True)
-    return [(f"{path.name}, recorded", list(rows))]
+    return [(f"{path.name}, {recorded_word(recording.source)}", list(rows))]

@@ -54,6 +54,12 @@ def test_a_kernel_tuner_cache_is_read(tmp_path: Path) -> None:
     assert recording.complete
 
 
+@pytest.mark.parametrize(("source", "kept"), [("model", "model"), ("Table 3", ""), ("model, Table 3", "")])
+def test_of_sources_only_those_of_our_own_trials_are_kept(tmp_path: Path, source: str, kept: str) -> None:
+    document = {**json.loads(cache_text()), "metadata": {"source": source}}
+    assert read_recording(written(tmp_path / "copy.json", json.dumps(document))).source == kept
+
+
 def test_a_cache_of_kernel_tuner_1_5_is_read(tmp_path: Path) -> None:
     """It has its objectives in a list, and a failure apart from the time, which is then missing."""
     document = json.loads(cache_text())

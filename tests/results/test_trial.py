@@ -25,6 +25,21 @@ def test_only_the_model_predicts() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("recorded", "word"),
+    [
+        ({}, "recorded"),
+        ({"recorded": "cuda_events"}, "recorded"),
+        ({"recorded": "model"}, "recorded prediction"),
+        ({"recorded": "cuda_events, model"}, "recorded prediction"),
+    ],
+)
+def test_a_prediction_is_called_one_when_it_is_recalled(recorded: dict[str, str], word: str) -> None:
+    assert Measurement(1.0, Source.REPLAY, (1.0,), "recorded", details=recorded).word == word
+    assert Measurement(1.0, Source.CUDA_EVENTS, (1.0,), "cold-l2", details=recorded).word == "measured"
+    assert Measurement(1.0, Source.MODEL, (1.0,), "model").word == "predicted"
+
+
 @pytest.mark.parametrize("time_us", [0.0, -1.0, float("nan")])
 def test_impossible_time_is_no_measurement(time_us: float) -> None:
     with pytest.raises(ValueError, match="a time must be above 0 us, got"):

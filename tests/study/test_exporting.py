@@ -187,6 +187,34 @@ def test_what_was_recalled_from_predictions_stays_predicted(tmp_path: Path) -> N
     assert json.loads(kernel_tuner_text(space))["device_name"] == "replay:file.json (predicted)"
 
 
+def test_a_search_of_recorded_predictions_calls_them_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line of the run, its tables and the report; recorded measurements are just recorded."""
+    predicted = [trial(n, {"tile_m": 16 << n}) for n in range(24)]
+    timed = Measurement(50.0, Source.CUDA_EVENTS, (50.0,), "cold-l2")
+    key = replace(KEY, device="cuda:NVIDIA H200", policy="cold-l2")
+    measured = [replace(row, key=key, measurement=timed) for row in predicted]
+    for name, rows, word in (
+        ("predicted", predicted, "recorded prediction"),
+        ("measured", measured, "recorded"),
+    ):
+        file = exported(kept(tmp_path / name, rows), "t4", tmp_path / f"{name}.json")
+        out = str(tmp_path / f"{name} again")
+        capsys.readouterr()
+        command = ["run", "--device", f"replay:{file}", "--trials", "3", "--out", out]
+        assert run([*command, "--warm-start", str(file)]) == 0
+        said = capsys.readouterr().out
+        times = re.findall(r"\d us (.*?)(?:, the best so far:| \(trial)", said)
+        assert len(times) >= 2
+        assert set(times) == {word}
+        assert f"learned from: {name}.json, {word} (24 results)\n" in said
+        assert run(["results", "--out", out, "--json"]) == 0
+        assert [row["is"] for row in json.loads(capsys.readouterr().out)] == [word]
+        assert run(["report", "--out", out]) == 0
+        assert f"(sm_89), {word}\n" in capsys.readouterr().out
+
+
 def test_a_parameter_that_a_cache_has_no_room_for_is_refused() -> None:
     (space,) = recorded_spaces([trial(0, {"time": 16})])
     with pytest.raises(ExportError, match="has time for something else than a parameter; export --format t4"):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from results.expression import ExpressionError, evaluate
-from results.trial import Outcome, ParameterValue
+from results.trial import Outcome, ParameterValue, Source
 
 US_PER_MS = 1000.0
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
@@ -294,8 +294,13 @@ def _recording(
         originals=_originals(kept),
         problem=str(about.get("problem", "")),
         arch=str(about.get("arch", "")),
-        source=str(about.get("source", "")),
+        source=_source(str(about.get("source", ""))),
     )
+
+
+def _source(text: str) -> str:
+    """What our own exported trials say of their times; other programs' words for it tell nothing here."""
+    return text if set(text.split(", ")) <= set(Source) else ""
 
 
 def _originals(rows: Sequence[_Row]) -> NDArray[np.int64] | None:
