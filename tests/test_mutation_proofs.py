@@ -90,6 +90,8 @@ def test_a_counter_that_an_outer_loop_does_not_set_anew_is_not_bounded() -> None
         ("setp.lt.u32 %p0, %r0, 10;", "setp.lt.u32 %p0, %r2, 10;"),  # another register is compared
         ("@%p0 bra turn;", "bra turn;"),  # nothing is
         ("mov.u32 %r2, 0;", "bra middle; mov.u32 %r2, 0;"),  # entered in the middle
+        ("@%p0 bra turn;", "@%p1 bra turn; @%p0 bra turn;"),  # there is another way back
+        ("setp.lt.u32 %p0, %r0, 10;", "@%p1 bra over; setp.lt.u32 %p0, %r0, 10; over:"),  # may be passed over
     ],
 )
 def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new: str) -> None:
@@ -167,6 +169,19 @@ def test_every_comparison_bounds(comparison: str, negated: str, expected: Range)
     source = text(*lines, f"@{negated}%p0 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;")
     inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
     assert Values(source, {}, 32).at(source, inside).of("%r0") == expected
+
+
+def test_a_predicate_written_after_it_was_joined_to_another_bounds_nothing() -> None:
+    lines = ["mov.u32 %r0, %tid.x;", "and.pred %p2, %p0, %p1;", "setp.lt.u32 %p0, %r0, 5;"]
+    lines += ["@!%p2 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;"]
+
+    def bound(changed: list[str]) -> Range:
+        source = text(*changed)
+        inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
+        return Values(source, {}, 32).at(source, inside).of("%r0")
+
+    assert bound(lines) == Range(0, 31, 1)
+    assert bound([lines[0], lines[2], lines[1], *lines[3:]]) == Range(0, 4, 1)
 
 
 def test_a_register_written_after_its_test_is_not_bounded() -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tuner.mutation.integers import OPPOSITE
 from tuner.mutation.source import Source, Statement
 
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
@@ -31,27 +31,27 @@ def facts_at(source: Source, line: int) -> list[Fact]:
 
 
 def _implied(before: list[Statement], predicate: str, value: bool, at: int, line: int) -> Iterator[Fact]:
-    """What follows from a predicate's value at a branch, and still holds at a later line."""
+    """What follows from a predicate's value at a line, and still holds at a later one."""
     written = [s for s in before if s.operands[:1] == (predicate,)]
     if len(written) != 1 or written[0].guard or written[0].number > at:
         return
     (test,) = written
     if test.opcode == "not.pred":
-        yield from _implied(before, test.operands[1], not value, at, line)
+        yield from _implied(before, test.operands[1], not value, test.number, line)
     if test.opcode == "and.pred" and value:
         for name in test.operands[1:]:
-            yield from _implied(before, name, True, at, line)
-    if test.parts[0] != "setp" or test.parts[-1] not in ("u32", "s32") or test.parts[1] not in _OPPOSITE:
+            yield from _implied(before, name, True, test.number, line)
+    if test.parts[0] != "setp" or test.parts[-1] not in ("u32", "s32") or test.parts[1] not in OPPOSITE:
         return
     _, comparison, *how, kind = test.parts
     if how and (how != ["and"] or not value):
         return
     for name in test.operands[3:]:
-        yield from _implied(before, name, True, at, line)
+        yield from _implied(before, name, True, test.number, line)
     one, other = test.operands[1:3]
     changed = {s.operands[0] for s in before if s.number > test.number and s.operands}
     if any(name in text for text in changed for name in (one, other) if name.startswith("%")):
         return
-    holds = comparison if value else _OPPOSITE[comparison]
+    holds = comparison if value else OPPOSITE[comparison]
     yield Fact(one, holds, other, kind)
     yield Fact(other, _MIRRORED[holds], one, kind)

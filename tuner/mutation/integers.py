@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tuner.mutation.source import Statement
 
+OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+"""The comparison that holds where another does not."""
+
 
 def _unsigned(value: int) -> int:
     return value & 0xFFFFFFFF

@@ -1,11 +1,12 @@
 """Loops whose counter is compared before each further turn: what the counter is bounded by.
 
-A loop here is a label and a branch back to it further down, guarded by a comparison of a register with
-another operand, with nobody branching in between from outside.
+A loop here is a label and the only branch back to it further down, guarded by a comparison of a register with
+another operand that no way through the loop passes over, with nobody branching in between from outside.
 """
 
 from dataclasses import dataclass
 
+from tuner.mutation.integers import OPPOSITE
 from tuner.mutation.source import Source, Statement
 
 
@@ -16,7 +17,7 @@ class Counted:
     Attributes:
         register: Itself.
         limit: Operand that it is compared with.
-        comparison: ``lt``, ``le``, ``gt``, ``ge`` or ``ne``: the loop goes on while it holds.
+        comparison: ``lt``, ``le``, ``gt``, ``ge``, ``eq`` or ``ne``: the loop goes on while it holds.
         kind: ``u32`` or ``s32``.
     """
 
@@ -24,9 +25,6 @@ class Counted:
     limit: str
     comparison: str
     kind: str
-
-
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 def counters(source: Source) -> dict[int, Counted]:
@@ -39,12 +37,13 @@ def counters(source: Source) -> dict[int, Counted]:
         if (start := source.labels.get(branch.operands[0], branch.number + 1)) < branch.number
     ]
     for start, back in spans:
-        if not back.guard or _entered_from_outside(source, branches, start, back.number):
+        only = [a for a, _ in spans].count(start) == 1
+        if not back.guard or not only or _entered_from_outside(source, branches, start, back.number):
             continue
         outer = [(a, b.number) for a, b in spans if a < start and back.number < b.number]
         body = [s for s in source.statements if start < s.number < back.number]
         inner = [(a, b.number) for a, b in spans if start < a and b.number < back.number]
-        counted = _condition(body, back)
+        counted = _condition(source, body, back)
         if counted is None or not all(_starts_anew(source, branches, counted, a, start) for a, _ in outer):
             continue
         for statement in body:
@@ -72,16 +71,18 @@ def _starts_anew(source: Source, branches: list[Statement], counted: Counted, ou
     )
 
 
-def _condition(body: list[Statement], back: Statement) -> Counted | None:
-    """The comparison that guards the branch back, where its register is not written after it."""
+def _condition(source: Source, body: list[Statement], back: Statement) -> Counted | None:
+    """The comparison that guards the branch back, always made, its register not written after it."""
     tests = [s for s in body if s.operands and s.operands[0] == back.guard]
     if not tests or tests[-1].parts[0] != "setp" or len(tests[-1].parts) != 3 or tests[-1].guard:
         return None
     test = tests[-1]
     _, comparison, kind = test.parts
-    if comparison not in _OPPOSITE or kind not in ("u32", "s32"):
+    if comparison not in OPPOSITE or kind not in ("u32", "s32"):
+        return None
+    if any(test.number < label < back.number for label in source.labels.values()):
         return None
     _, register, limit = test.operands
     if any(s.number > test.number and s.operands and s.operands[0] == register for s in body):
         return None
-    return Counted(register, limit, _OPPOSITE[comparison] if back.negated else comparison, kind)
+    return Counted(register, limit, OPPOSITE[comparison] if back.negated else comparison, kind)
