@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.atomics import COMMUTING, update_of
 from tuner.simulator.instructions import (
     Closure,
     Effect,
@@ -16,30 +15,34 @@ from tuner.simulator.instructions import (
     Registers,
     Site,
     UnknownModifierError,
+    nothing,
 )
 from tuner.simulator.loads_stores import lane_addresses
 from tuner.simulator.mbarriers import plain_shared
 from tuner.simulator.memory import REGION_BITS, Buffer, Index
-from tuner.simulator.scalar_types import SCALARS, U32, Scalar
+from tuner.simulator.scalar_types import U32, Scalar
+from tuner.simulator.tensor_copies import tensor
 from tuner.simulator.transfers import (
     PIECE,
-    Change,
+    REDUCTIONS,
+    U16,
     Issue,
     begin_load,
     begin_sending,
     begin_writes,
+    change_of,
+    check_multicast,
+    column,
     commit,
     issues,
     read_global,
     read_shared,
+    spaces_of,
     wait,
 )
 
 if TYPE_CHECKING:
     from tuner.simulator.machine import Batch
-
-U16 = SCALARS["u16"]
-REDUCTIONS = (*COMMUTING, "inc", "dec")
 
 
 def bulk(opcode: Opcode) -> Recipe:
@@ -50,14 +53,12 @@ def bulk(opcode: Opcode) -> Recipe:
         reads_only = opcode.flag("read")
         return Effect(lambda site: _bind_wait(site, reads_only), "cp.async.bulk")
     if "tensor" in opcode.modifiers:
-        from tuner.simulator.tensor_copies import tensor
-
         return tensor(opcode)
     reduces = opcode.flag("reduce")
     policy = opcode.flag("L2::cache_hint")
     if opcode.flag("prefetch"):
         opcode.flag("L2", "global")
-        return Effect(lambda site: lambda r, s: None, "cp.async.bulk")
+        return Effect(nothing, "cp.async.bulk")
     spaces = spaces_of(opcode)
     if spaces in (["shared::cluster", "global"], ["shared::cta", "global"]) and not reduces:
         opcode.choice("mbarrier::complete_tx::bytes")
@@ -70,36 +71,6 @@ def bulk(opcode: Opcode) -> Recipe:
         scalar = opcode.type() if reduces else None
         return Effect(lambda site: _bind_store(site, policy, operation, scalar), "cp.async.bulk")
     raise UnknownModifierError(f"{opcode.text} is not simulated")
-
-
-def spaces_of(opcode: Opcode) -> list[str]:
-    """Take the state spaces: destination and source."""
-    spaces = [name for name in opcode.modifiers if name in ("global", "shared::cta", "shared::cluster")]
-    opcode.modifiers = [name for name in opcode.modifiers if name not in spaces]
-    return spaces
-
-
-def change_of(operation: str, scalar: Scalar | None) -> Change | None:
-    """Return how a reduction changes elements; None for a plain copy."""
-    if not operation or scalar is None:
-        return None
-    update = update_of(operation, scalar)
-    return lambda old, new: update(old, new, None)
-
-
-def column(values: NDArray[Any], s: Batch, issue: Issue) -> Index:
-    """Return what the issuing thread holds in a register, (n,)."""
-    full = np.broadcast_to(values, (s.blocks, s.threads))
-    found: Index = full[issue.rows, issue.thread].astype(np.int64)
-    return found
-
-
-def check_multicast(s: Batch, site: Site, issue: Issue, blocks: NDArray[Any]) -> None:
-    """Record masks that name other blocks than the one of a cluster of one."""
-    others = column(blocks, s, issue) != 1
-    if others.any():
-        message = "the mask must name block 0, the only one of its cluster: larger clusters are not simulated"
-        s.fault("out_of_bounds", message, site, issue.lanes(s, others))
 
 
 def _pieces(

@@ -15,6 +15,7 @@ from tuner.simulator.instructions import (
     Registers,
     Site,
     instruction,
+    nothing,
 )
 from tuner.simulator.scalar_types import PREDICATE, U32
 from tuner.simulator.syntax import Integer, Name
@@ -97,11 +98,6 @@ def _bind_warp_barrier(site: Site) -> tuple[Any, ...]:
     site.expect(1)
     site.finer_order = True
     return (site.source(site.operands[0], U32),)
-
-
-def nothing(site: Site) -> Any:
-    """Bind an instruction that changes no state."""
-    return lambda r, s: None
 
 
 @instruction("membar", "fence")

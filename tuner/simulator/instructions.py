@@ -323,3 +323,8 @@ def selected(slot: int, negated: bool) -> Callable[[Registers], Lanes]:
 
 
 np_bool = PREDICATE.storage
+
+
+def nothing(site: Site) -> Closure:
+    """Bind an instruction that changes no state."""
+    return lambda r, s: None

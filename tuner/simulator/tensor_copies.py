@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.bulk_copies import REDUCTIONS, U16, change_of, check_multicast, column, spaces_of
 from tuner.simulator.instructions import (
     Closure,
     Effect,
@@ -26,13 +25,19 @@ from tuner.simulator.syntax import Address, Operand
 from tuner.simulator.tensor_maps import TensorMap
 from tuner.simulator.transfers import (
     PIECE,
+    REDUCTIONS,
+    U16,
     Issue,
     begin_load,
     begin_sending,
     begin_writes,
+    change_of,
+    check_multicast,
+    column,
     issues,
     read_global,
     read_shared,
+    spaces_of,
 )
 
 if TYPE_CHECKING:

@@ -15,19 +15,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.simulator.accesses import mark_written
+from tuner.simulator.atomics import COMMUTING, update_of
 from tuner.simulator.mbarriers import Landing, arrive_bytes, objects
 from tuner.simulator.memory import Buffer, Index
-from tuner.simulator.scalar_types import POISON
+from tuner.simulator.scalar_types import POISON, SCALARS, Scalar
 
 if TYPE_CHECKING:
     from tuner.simulator.counters import Traffic
-    from tuner.simulator.instructions import Site
+    from tuner.simulator.instructions import Opcode, Site
     from tuner.simulator.machine import Batch
 
 PIECE = 16
+U16 = SCALARS["u16"]
+REDUCTIONS = (*COMMUTING, "inc", "dec")
 Mask = NDArray[np.bool_]
 Change = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 """(old, new) -> what a reduction leaves."""
+
+
+def spaces_of(opcode: Opcode) -> list[str]:
+    """Take the state spaces: destination and source."""
+    spaces = [name for name in opcode.modifiers if name in ("global", "shared::cta", "shared::cluster")]
+    opcode.modifiers = [name for name in opcode.modifiers if name not in spaces]
+    return spaces
+
+
+def change_of(operation: str, scalar: Scalar | None) -> Change | None:
+    """Return how a reduction changes elements; None for a plain copy."""
+    if not operation or scalar is None:
+        return None
+    update = update_of(operation, scalar)
+    return lambda old, new: update(old, new, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,21 @@ def issues(s: Batch) -> list[Issue]:
     """Return the copies that the active lanes issue, lane by lane."""
     lanes = s.active_lanes()
     return [Issue(int(t), np.flatnonzero(lanes[:, t])) for t in np.flatnonzero(lanes.any(axis=0))]
+
+
+def column(values: NDArray[Any], s: Batch, issue: Issue) -> Index:
+    """Return what the issuing thread holds in a register, (n,)."""
+    full = np.broadcast_to(values, (s.blocks, s.threads))
+    found: Index = full[issue.rows, issue.thread].astype(np.int64)
+    return found
+
+
+def check_multicast(s: Batch, site: Site, issue: Issue, blocks: NDArray[Any]) -> None:
+    """Record masks that name other blocks than the one of a cluster of one."""
+    others = column(blocks, s, issue) != 1
+    if others.any():
+        message = "the mask must name block 0, the only one of its cluster: larger clusters are not simulated"
+        s.fault("out_of_bounds", message, site, issue.lanes(s, others))
 
 
 # -- global memory --

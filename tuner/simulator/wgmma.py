@@ -23,6 +23,7 @@ from tuner.simulator.instructions import (
     Site,
     UnknownModifierError,
     instruction,
+    nothing,
 )
 from tuner.simulator.memory import Index
 from tuner.simulator.scalar_types import B32, B64, PREDICATE, poison
@@ -79,7 +80,7 @@ def wgmma(opcode: Opcode) -> Recipe:
     opcode.choice("sync")
     opcode.choice("aligned")
     if action == "fence":
-        return Effect(lambda site: lambda r, s: None, "wgmma.fence", aligned=True)
+        return Effect(nothing, "wgmma.fence", aligned=True)
     if action == "commit_group":
         return Effect(lambda site: _commit, "wgmma.commit", aligned=True)
     return Effect(lambda site: _bind_wait(site, site.whole(site.operands[0])), "wgmma.wait", aligned=True)
