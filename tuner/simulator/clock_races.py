@@ -18,6 +18,7 @@ from tuner.simulator.faults import shared_race
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
     from tuner.simulator.machine import Batch
+    from tuner.simulator.races import SharedRaces
 
 Clocks = NDArray[np.int32]
 UNWRITTEN, FLYING = -1, -2
@@ -142,18 +143,7 @@ class ClockRaces:
         self, offsets: NDArray[np.int64], nbytes: int, mask: Any, threads: Any
     ) -> tuple[Any, Any, Any]:
         """Return flat (block, thread, cell) of an access by lanes (R, N)."""
-        count = max(nbytes >> self.shift, 1)
-        columns = np.arange(self.threads, dtype=np.int64)[None, :] if threads is None else threads
-        shape = (self.blocks, columns.shape[1])
-        cells = np.broadcast_to(offsets >> self.shift, shape)
-        lanes = np.broadcast_to(True if mask is None else mask, shape)
-        block, column = np.nonzero(lanes)
-        cell = cells[lanes]
-        thread = columns[0, column]
-        if count > 1:
-            cell = (cell[:, None] + np.arange(count)).ravel()
-            block, thread = np.repeat(block, count), np.repeat(thread, count)
-        return block, thread, cell
+        return flat_cells(self, offsets, nbytes, mask, threads)
 
     def check_write(self, batch: Batch, block: Any, thread: Any, cell: Any, site: Site, how: str) -> None:
         time, writer = self.write_time[block, cell], self.write_thread[block, cell]
@@ -353,3 +343,21 @@ def equal_stores(
     where = np.stack([block, cell], 1)
     keyed = np.concatenate([where.astype(np.int64).view(np.uint8).reshape(len(where), -1), raw], axis=1)
     return len(np.unique(where, axis=0)) == len(np.unique(keyed, axis=0))
+
+
+def flat_cells(
+    races: ClockRaces | SharedRaces, offsets: NDArray[np.int64], nbytes: int, mask: Any, threads: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return flat (block, thread, cell) of an access by lanes (R, T), or by `threads` (1, N)."""
+    count = max(nbytes >> races.shift, 1)
+    columns = np.arange(races.threads, dtype=np.int64)[None, :] if threads is None else threads
+    shape = (races.blocks, columns.shape[1])
+    cells = np.broadcast_to(offsets >> races.shift, shape)
+    lanes = np.broadcast_to(True if mask is None else mask, shape)
+    block, column = np.nonzero(lanes)
+    cell = cells[lanes]
+    thread = columns[0, column]
+    if count > 1:
+        cell = (cell[:, None] + np.arange(count)).ravel()
+        block, thread = np.repeat(block, count), np.repeat(thread, count)
+    return block, thread, cell

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.clock_races import ClockRaces
+from tuner.simulator.clock_races import ClockRaces, flat_cells
 from tuner.simulator.faults import shared_race
 from tuner.simulator.races import SharedRaces
 
@@ -35,20 +35,9 @@ class ProxyWrites:
         self.time = np.zeros(shape, np.int32)
         self.site = np.zeros(shape, np.int32)
 
-    def _cells(self, offsets: Index, nbytes: int, lanes: Any, threads: Any) -> tuple[Index, Index, Index]:
-        """Return flat (block, thread, cell) of an access by lanes (R, N)."""
-        shape = (self.races.blocks, offsets.shape[1] if threads is not None else self.races.threads)
-        active = np.broadcast_to(True if lanes is None else lanes, shape)
-        block, column = np.nonzero(active)
-        cell = np.broadcast_to(offsets >> self.shift, shape)[active]
-        thread = column if threads is None else threads[0, column]
-        count = max(nbytes >> self.shift, 1)
-        cell = (cell[:, None] + np.arange(count)).ravel()
-        return np.repeat(block, count), np.repeat(thread, count), cell
-
     def wrote(self, offsets: Index, nbytes: int, lanes: Any, site: Site) -> None:
         """Lanes (R, T) have written `nbytes` at their offsets."""
-        block, thread, cell = self._cells(offsets, nbytes, lanes, None)
+        block, thread, cell = flat_cells(self.races, offsets, nbytes, lanes, None)
         self.writer[block, cell] = thread
         self.site[block, cell] = site.number
         if isinstance(self.races, ClockRaces):
@@ -58,7 +47,7 @@ class ProxyWrites:
 
     def overwritten(self, offsets: Index, nbytes: int, lanes: Any, threads: Index) -> None:
         """The async proxy itself begins to write (B, N)."""
-        block, _, cell = self._cells(offsets, nbytes, lanes, threads)
+        block, _, cell = flat_cells(self.races, offsets, nbytes, lanes, threads)
         self.writer[block, cell] = -1
 
     def fence(self, lanes: NDArray[np.bool_]) -> None:
@@ -75,7 +64,7 @@ class ProxyWrites:
 
     def read(self, batch: Batch, offsets: Index, nbytes: int, lanes: Any, site: Site, threads: Index) -> None:
         """Check a read by the async proxy that `threads` (1, N) have issued."""
-        block, thread, cell = self._cells(offsets, nbytes, lanes, threads)
+        block, thread, cell = flat_cells(self.races, offsets, nbytes, lanes, threads)
         writers = self.writer[block, cell]
         untold = writers >= 0
         if not untold.any():
