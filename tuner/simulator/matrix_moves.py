@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 @instruction("ldmatrix")
 def ldmatrix(opcode: Opcode) -> Recipe:
     """Lane i gives the address of row i % 8 of matrix i / 8; lane 4r + w receives word w of row r of each."""
-    opcode.choice("sync")
-    opcode.choice("aligned")
-    opcode.choice("m8n8")
-    count = int(opcode.choice("x1", "x2", "x4")[1:])
-    transposed = opcode.flag("trans")
-    opcode.choice("shared", "shared::cta", default="generic")
-    opcode.choice("b16")
+    count, transposed = _form(opcode)
 
     def bind(site: Site) -> Closure:
         site.expect(2)
@@ -50,13 +44,7 @@ def ldmatrix(opcode: Opcode) -> Recipe:
 @instruction("stmatrix")
 def stmatrix(opcode: Opcode) -> Recipe:
     """The reverse of ldmatrix: lane 4r + w brings word w of row r of each matrix."""
-    opcode.choice("sync")
-    opcode.choice("aligned")
-    opcode.choice("m8n8")
-    count = int(opcode.choice("x1", "x2", "x4")[1:])
-    transposed = opcode.flag("trans")
-    opcode.choice("shared", "shared::cta", default="generic")
-    opcode.choice("b16")
+    count, transposed = _form(opcode)
 
     def bind(site: Site) -> Closure:
         site.expect(2)
@@ -103,6 +91,14 @@ def movmatrix(opcode: Opcode) -> Recipe:
         return run
 
     return Effect(bind, "integer", aligned=True)
+
+
+def _form(opcode: Opcode) -> tuple[int, bool]:
+    """Take the modifiers of ldmatrix and stmatrix: how many matrices, and whether they are transposed."""
+    for name in ("sync", "aligned", "m8n8", "b16"):
+        opcode.choice(name)
+    opcode.choice("shared", "shared::cta", default="generic")
+    return int(opcode.choice("x1", "x2", "x4")[1:]), opcode.flag("trans")
 
 
 def load_matrices(
