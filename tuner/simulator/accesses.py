@@ -100,19 +100,28 @@ def poison_like(array: NDArray[Any]) -> NDArray[Any]:
 
 def check_written(batch: Batch, buffer: Buffer, offsets: Index, nbytes: int, site: Site, lanes: Any) -> None:
     """Record reads of bytes that neither the caller nor the plan has written."""
+    missing = unwritten(buffer, offsets, nbytes)
+    if not missing.any():
+        return
+    missing = missing if lanes is None else missing & lanes
+    if missing.any():
+        full = stretched(missing, (batch.blocks, batch.threads))
+        unwritten_fault(batch, site, full, buffer, int(stretched(offsets, full.shape)[full][0]))
+
+
+def unwritten(buffer: Buffer, offsets: Index, nbytes: int) -> Mask:
+    """Return which elements have a byte that nothing has written, of the shape of the offsets."""
     assert buffer.written is not None
     first = offsets // buffer.cell_bytes
     ready = buffer.written.take(first)
     for more in range(1, max(nbytes // buffer.cell_bytes, 1)):
         ready = ready & buffer.written.take(first + more)
-    if ready.all():
-        return
-    missing = ~ready if lanes is None else ~ready & lanes
-    if missing.any():
-        full = stretched(missing, (batch.blocks, batch.threads))
-        offset = int(stretched(offsets, full.shape)[full][0])
-        message = f"offset {offset} of {buffer.name!r} is read before anything has written it"
-        batch.fault("uninitialised", message, site, full, offset, "global", buffer.name)
+    return ~ready
+
+
+def unwritten_fault(batch: Batch, site: Site, lanes: Mask, buffer: Buffer, offset: int) -> None:
+    message = f"offset {offset} of {buffer.name!r} is read before anything has written it"
+    batch.fault("uninitialised", message, site, lanes, offset, "global", buffer.name)
 
 
 def store_global(
@@ -227,7 +236,8 @@ def load_shared(
     if batch.count:
         count_shared(batch, batch.counters.shared_loads, offsets, nbytes, lanes)
     if batch.races is not None:
-        batch.races.read(batch, *race_lanes(batch, offsets, nbytes, lanes), site, order=order)
+        offsets_of_all, lanes_of_all = race_lanes(batch, offsets, lanes)
+        batch.races.read(batch, offsets_of_all, nbytes, lanes_of_all, site, order=order)
     loaded = batch.shared.load(offsets, nbytes)
     return loaded if lanes is mask else np.where(lanes, loaded, poison_like(loaded))
 
@@ -241,7 +251,7 @@ def store_shared(
     if batch.count:
         count_shared(batch, batch.counters.shared_stores, offsets, nbytes, lanes)
     if batch.races is not None:
-        offsets_of_all, _, lanes_of_all = race_lanes(batch, offsets, nbytes, lanes)
+        offsets_of_all, lanes_of_all = race_lanes(batch, offsets, lanes)
         batch.races.write(batch, offsets_of_all, nbytes, lanes_of_all, site, values, order=order)
         if batch.proxy is not None:
             batch.proxy.wrote(offsets_of_all, nbytes, lanes_of_all, site)
@@ -252,12 +262,11 @@ def store_shared(
     )
 
 
-def race_lanes(batch: Batch, offsets: Index, nbytes: int, lanes: Any) -> tuple[Index, int, Any]:
-    """Return (offsets, bytes, lanes) with a column for each thread, as the race shadow wants them."""
+def race_lanes(batch: Batch, offsets: Index, lanes: Any) -> tuple[Index, Any]:
+    """Return (offsets, lanes) with a column for each thread, as the race shadow wants them."""
     if offsets.shape[1] == batch.threads and batch.existing is None:
-        return offsets, nbytes, lanes
-    offsets, lanes = full_rows(batch, offsets, lanes)
-    return offsets, nbytes, lanes
+        return offsets, lanes
+    return full_rows(batch, offsets, lanes)
 
 
 __all__ = ["Mask", "Segment", "load_global", "load_shared", "store_global", "store_shared"]

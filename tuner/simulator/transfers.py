@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.simulator.accesses import mark_written
+from tuner.simulator.accesses import mark_written, unwritten, unwritten_fault
 from tuner.simulator.atomics import COMMUTING, update_of
 from tuner.simulator.mbarriers import Landing, arrive_bytes, objects
 from tuner.simulator.memory import Buffer, Index
@@ -114,15 +114,10 @@ def read_global(
     there = checked(s, site, issue, buffer, offsets, nbytes, there)
     offsets = np.where(there, offsets, 0)
     if buffer.written is not None:
-        ready = np.ones(offsets.shape, bool)
-        for byte in range(0, nbytes, buffer.cell_bytes):
-            ready &= buffer.written.take((offsets + byte) // buffer.cell_bytes)
-        missing = there & ~ready
+        missing = there & unwritten(buffer, offsets, nbytes)
         if missing.any():
-            offset = int(offsets[missing][0])
-            message = f"offset {offset} of {buffer.name!r} is read before anything has written it"
             lanes = issue.lanes(s, missing.any(axis=1))
-            s.fault("uninitialised", message, site, lanes, offset, "global", buffer.name)
+            unwritten_fault(s, site, lanes, buffer, int(offsets[missing][0]))
     _count(s, s.counters.async_copies, offsets, nbytes, there)
     if buffer.races is not None:
         threads = issue.threads(offsets.shape[1])
