@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.simulator.accesses import shared_offsets
-from tuner.simulator.async_copies import copies_of
+from tuner.simulator.async_copies import copies_of, land_all_of
 from tuner.simulator.clock_races import ClockRaces
 from tuner.simulator.instructions import (
     Closure,
@@ -51,8 +51,7 @@ class Mbarrier:
     """One object: arrivals expected a phase and still pending, bytes to come, clocks of who arrived.
 
     `landing` are copies that this phase has counted, `landed` those of complete phases, which land for who
-    waits. `asked` are the warps that
-    have polled since the latest phase began.
+    waits. `asked` are the warps that have polled since the latest phase began.
     """
 
     expected: int
@@ -122,15 +121,14 @@ def acquire(s: Batch, barrier: Mbarrier, block: int, thread: int) -> None:
     They count as writes of the first thread that waits, of that moment; all that wait are ordered after it.
     """
     races = s.races if isinstance(s.races, ClockRaces) else None
-    for landing in barrier.landed:
+    landed, barrier.landed = barrier.landed, []
+    for landing in landed:
         s.shared.flat_view(16)[(landing.offsets + s.shared.rows[block]) >> 4] = landing.data
         if races is not None:
             races.land_at(block, thread, landing.offsets, 16)
     if races is None:
-        barrier.landed.clear()
         return
-    if barrier.landed:
-        barrier.landed.clear()
+    if landed:
         known = np.zeros(s.threads, np.int32)
         known[thread] = races.own(block, thread)
         barrier.released = known if barrier.released is None else np.maximum(barrier.released, known)
@@ -331,8 +329,6 @@ def bind_copy_arrive(site: Site, counted: bool) -> Closure:
     base, offset = site.address(site.operands[0])
 
     def run(r: Registers, s: Batch) -> None:
-        from tuner.simulator.async_copies import land_all_of
-
         lanes = s.active_lanes()
         land_all_of(s, copies_of(s), lanes)
         for block, thread, barrier in each(s, site, lane_addresses(r, base, offset)):
