@@ -110,8 +110,7 @@ class Batch:
                     return False
         except Stopped:
             self.pending = {}
-        if "sendings" in self.state:
-            end_sendings(self)
+        end_sendings(self)
         del self.barriers  # which refers back: without the cycle, all this memory is free at once
         return True
 

@@ -231,8 +231,11 @@ class _Parser:
             self.position = semicolon + 1
             return
         head = text[self.position : open_brace]
-        places = {"reqntid": "required_threads", "maxntid": "maximum_threads"}
-        places["reqnctapercluster"] = "required_cluster"
+        places = {
+            "reqntid": "required_threads",
+            "maxntid": "maximum_threads",
+            "reqnctapercluster": "required_cluster",
+        }
         for name, numbers in re.findall(rf"\.({'|'.join(places)})\s+([\d\s,]+)", head):
             setattr(function, places[name], tuple(int(number) for number in numbers.split(",")))
         self.position = open_brace + 1

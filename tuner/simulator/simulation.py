@@ -360,18 +360,18 @@ def _run_together(context: Context, groups: list[NDArray[np.int64]]) -> None:
 
 def _stored_buffers(context: Context) -> list[Buffer]:
     """Return the buffers that a launch may store to: by its parameters, and the module's own variables."""
-    found = [buffer for name, buffer in context.memory.buffers.items() if name.startswith("module:")]
+    buffers = context.memory.buffers
+    found = {name: buffer for name, buffer in buffers.items() if name.startswith("module:")}
     for start in context.program.stored_parameters:
         address = int.from_bytes(context.parameters[start : start + 8], "little")
         buffer = context.memory.by_region.get(address >> REGION_BITS)
-        if buffer is not None and buffer not in found:
-            found.append(buffer)
+        if buffer is not None:
+            found[buffer.name] = buffer
     if context.program.tensor_stores:
         maps = [*context.tensor_maps.values()]
-        maps += [one for buffer in context.memory.buffers.values() for one in buffer.tensor_maps.values()]
-        stored = [context.memory.buffers[one.buffer] for one in maps]
-        found += [buffer for number, buffer in enumerate(stored) if buffer not in [*found, *stored[:number]]]
-    return found
+        maps += [one for buffer in buffers.values() for one in buffer.tensor_maps.values()]
+        found |= {one.buffer: buffers[one.buffer] for one in maps}
+    return list(found.values())
 
 
 def _report(
