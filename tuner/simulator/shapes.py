@@ -17,9 +17,8 @@ def stretched(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         (rows, columns), (down, right) = before, array.strides
         if (rows == 1 or rows == shape[0]) and (columns == 1 or columns == shape[1]):
             strides = (0 if rows == 1 else down, 0 if columns == 1 else right)
-            wide: NDArray[Any] = np.ndarray(
-                shape, array.dtype, array, 0, strides
-            )  # NumPy's own takes thrice as long
+            # NumPy's own takes thrice as long
+            wide: NDArray[Any] = np.ndarray(shape, array.dtype, array, 0, strides)
             wide.flags.writeable = False
             return wide
     return np.broadcast_to(array, shape)
