@@ -315,6 +315,10 @@ def test_a_constant_is_never_looked_at_where_a_guarded_load_hides_it_from_a_guar
         assert changed != lines
         assert looked_at(changed), after
     assert looked_at([*lines[:6], "again:", *lines[6:]])  # another way to come here
+    assert looked_at([lines[0], *lines[2:6], lines[1], *lines[6:]])  # the guard is another by then
+    assert looked_at([lines[0], *lines[2:4], lines[1], *lines[4:]])  # it was another when it was joined
+    store = "wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%r7], {%f2}, 8;"  # at that address
+    assert looked_at([*(line.replace("%f0", "%r7") for line in lines[:6]), store])
 
 
 # --- forms ---

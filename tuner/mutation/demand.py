@@ -69,7 +69,7 @@ class Demand:
             return []
         rule = _RULES.get(statement.parts[0])
         if rule is None or not _REGISTER.fullmatch(statement.operands[0]):
-            return [(name, ALL) for name in _all_read(statement)]
+            return [(name, ALL) for name in registers_read(statement)]
         if statement.parts[-1].startswith(("f", "b", "e")) and statement.parts[-1] not in ("b32", "b16"):
             rule = _whole
         wanted = self.of(statement.operands[0])
@@ -157,7 +157,8 @@ def _below(bits: int) -> int:
     return (1 << bits.bit_length()) - 1
 
 
-def _all_read(statement: Statement) -> list[str]:
+def registers_read(statement: Statement) -> list[str]:
+    """Registers of up to 32 bits that a statement reads, in values and addresses."""
     start = 0 if statement.opcode.startswith(_NO_TARGET) else 1
     return [name for text in statement.operands[start:] for name in _REGISTER.findall(text)]
 

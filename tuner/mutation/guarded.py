@@ -7,7 +7,7 @@ labels: what it was set to is never stored.
 import re
 from itertools import takewhile
 
-from tuner.mutation.demand import PURE
+from tuner.mutation.demand import PURE, registers_read
 from tuner.mutation.source import Source, Statement
 from tuner.mutation.values import definitions
 
@@ -28,19 +28,16 @@ def never_looked_at(source: Source, start: Statement) -> bool:
         (line for line in source.labels.values() if line > start.number), default=len(source.lines) + 1
     )
     after = [s for s in source.statements if start.number < s.number < label]
-    region = list(takewhile(lambda s: s.parts[0] not in ("ret", "exit") and not _leaves(s), after))
+    region = list(takewhile(lambda s: s.parts[0] not in ("bra", "ret", "exit"), after))
     loads = [s for s in written.get(first, []) if s.number != start.number]
     guards = {(s.guard, s.negated) for s in loads}
     if len(guards) != 1 or not all(s.guard and s.parts[0] == "ld" and s in region for s in loads):
         return False
     ((guard, negated),) = guards
-    if negated or len(written.get(guard, [])) != 1:
+    tests = written.get(guard, [])
+    if negated or len(tests) != 1 or tests[0] in region:
         return False
     return _stays_behind(source, region, first, loads[-1].number, guard)
-
-
-def _leaves(statement: Statement) -> bool:
-    return statement.parts[0] == "bra"
 
 
 def _stays_behind(source: Source, region: list[Statement], first: str, since: int, guard: str) -> bool:
@@ -49,8 +46,7 @@ def _stays_behind(source: Source, region: list[Statement], first: str, since: in
     tainted = {first: since}
     inside = {s.number for s in region}
     for statement in source.statements:
-        start = 0 if statement.parts[0] in ("st", "red", "bra", "cp") else 1
-        read = {n for text in statement.operands[start:] for n in _REGISTER.findall(text)} & tainted.keys()
+        read = tainted.keys() & set(registers_read(statement))
         if not read:
             continue
         if statement.number not in inside or any(statement.number <= tainted[name] for name in read):
@@ -74,10 +70,13 @@ def _read_before(source: Source, name: str, line: int) -> bool:
 
 
 def _implies(source: Source, predicate: str, guard: str) -> bool:
-    """Whether a predicate holds only where the guard does."""
+    """Whether a predicate holds only where the guard does; it must have been joined to it as it is."""
     if predicate == guard:
         return bool(predicate)
-    tests = definitions(source).get(predicate, [])
+    written = definitions(source)
+    tests = written.get(predicate, [])
     if len(tests) != 1 or tests[0].guard or tests[0].opcode != "and.pred":
+        return False
+    if tests[0].number < written[guard][0].number:
         return False
     return any(_implies(source, name, guard) for name in tests[0].operands[1:])
