@@ -69,6 +69,7 @@ def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands
     if report.faults:
         raise CandidateFaultError(report.faults[0].kind, f"{report.faults[0]} on {problem}")
     counted = iter(report.counters)
+    depth = _groups_in_flight(emitted.ptx)
     steps: list[Work | Fill] = []
     for step in plan:
         if isinstance(step, Memset):
@@ -76,7 +77,6 @@ def plan_work(emitted: EmittedKernel, binary: Binary, problem: Problem, operands
         else:
             function = binary.function(step.entry)
             shared = function.shared_bytes + step.shared_bytes
-            depth = _groups_in_flight(emitted.ptx)
             steps.append(work_of(step, next(counted), function.registers, shared, function.code, depth))
     footprint = sum(buffer.nbytes for buffer in buffers.values())
     read = sum(buffer.nbytes for name, buffer in buffers.items() if name not in scratch)
