@@ -51,6 +51,11 @@ def run(
     return simulate(text, [launch], buffers, outputs=outputs, **options)
 
 
+def kinds(report: Report) -> list[str]:
+    """Return the kinds of a report's faults, in its order."""
+    return [fault.kind for fault in report.faults]
+
+
 def evaluate(
     instruction: str, result: str, operands: dict[str, NDArray[Any]], extra: str = ""
 ) -> NDArray[Any]:

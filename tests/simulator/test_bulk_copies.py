@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ptx_harness import entry, run
+from ptx_harness import entry, kinds, run
 
 from tuner.simulator import Report
 
@@ -28,10 +28,6 @@ OUT = "ld.shared.u32 %r9, [%r6]; st.global.u32 [%rd3], %r9; ret;"
 def go(body: str) -> Report:
     a = np.arange(64, dtype=np.uint32)
     return run(entry(START + body), {"a": a, "c": np.zeros(64, np.uint32)}, block=64)
-
-
-def kinds(report: Report) -> list[str]:
-    return [fault.kind for fault in report.faults]
 
 
 def test_a_bulk_copy_arrives_for_who_waits_for_its_mbarrier() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_harness import entry, run
+from ptx_harness import entry, kinds, run
 
 from tuner.simulator import PtxError, Report
 
@@ -18,10 +18,6 @@ END = "ld.shared::cluster.u32 %r9, [%r6]; st.global.u32 [%rd3], %r9; ret;"
 def go(body: str, **options: int) -> Report:
     text = entry(START + body + END)
     return run(text, {"a": np.zeros(1), "c": np.zeros(64, np.uint32)}, block=64, **options)
-
-
-def kinds(report: Report) -> list[str]:
-    return [fault.kind for fault in report.faults]
 
 
 @pytest.mark.parametrize("aligned", ["", ".aligned"])

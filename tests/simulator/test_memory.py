@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_harness import entry, run
+from ptx_harness import entry, kinds, run
 
 from tuner.simulator import Launch, Memset, simulate
 
@@ -12,10 +12,6 @@ IDS = "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.
 POINTERS = "ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];\n"
 ELEMENT = "mad.wide.u32 %rd2, %r3, 4, %rd0; mad.wide.u32 %rd3, %r3, 4, %rd1;\n"
 START = IDS + POINTERS + ELEMENT
-
-
-def kinds(report) -> list[str]:  # type: ignore[no-untyped-def]
-    return [fault.kind for fault in report.faults]
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_harness import entry, run
+from ptx_harness import entry, kinds, run
 
 from tuner.simulator import Launch, Memset, Report, simulate
 
@@ -28,10 +28,6 @@ def go(body: str, block: int = 64, grid: int = 2, **options: object) -> Report:
     return run(
         entry(body), {"a": a, "c": np.zeros(grid * block, np.uint32)}, block=block, grid=grid, **options
     )
-
-
-def kinds(report: Report) -> list[str]:
-    return [fault.kind for fault in report.faults]
 
 
 def test_a_barrier_orders_a_write_before_a_read() -> None:

@@ -12,7 +12,7 @@ import cuda_compiler
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ptx_harness import HEAD
+from ptx_harness import HEAD, kinds
 
 from tuner.simulator import Launch, PtxError, Report, TensorMap, simulate
 
@@ -48,10 +48,6 @@ def run_load(described: TensorMap, data: NDArray[Any], body: str, **options: Any
     return simulate(
         HEAD + START + body + OUT.replace("BYTES", str(described.box_bytes)), [launch], buffers, **options
     )
-
-
-def kinds(report: Report) -> list[str]:
-    return [fault.kind for fault in report.faults]
 
 
 def element(data: NDArray[Any], described: TensorMap, at: tuple[int, ...]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ptx_harness import entry, evaluate, run
+from ptx_harness import entry, evaluate, kinds, run
 from test_bulk_copies import LOAD, OUT, START, WAIT
 from test_matrix_instructions import SHAPES, multiply, pack, run_wmma, unpack, wmma_body
 from test_wgmma import go as run_wgmma
@@ -381,7 +381,7 @@ def test_division_by_zero_is_poison(operation: str) -> None:
 )
 def test_what_nobody_has_written_is_poison_and_reading_it_a_fault(body: str) -> None:
     report = go(body)
-    assert [fault.kind for fault in report.faults] == ["uninitialised"]
+    assert kinds(report) == ["uninitialised"]
     assert (report.buffers["c"] > 1 << 24).all()
 
 
@@ -412,7 +412,7 @@ def test_the_value_of_a_lane_that_is_not_there_is_poison() -> None:
 def test_shared_memory_does_not_begin_at_0() -> None:
     assert go(TILE + "mov.u32 %r9, %r4;").buffers["c"].min() >= 1024
     forgotten = go(TILE + "st.shared.u32 [%r5], %r0; mul.lo.u32 %r8, %r0, 4; ld.shared.u32 %r9, [%r8];")
-    assert [fault.kind for fault in forgotten.faults] == ["out_of_bounds"]
+    assert kinds(forgotten) == ["out_of_bounds"]
 
 
 @pytest.mark.parametrize("align", [4, 16, 128, 1024])

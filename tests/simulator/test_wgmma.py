@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ptx_harness import entry, run
+from ptx_harness import entry, kinds, run
 
 from tuner.simulator import Report
 
@@ -107,7 +107,7 @@ def test_writing_a_tile_before_the_wait_is_a_race_even_behind_a_barrier() -> Non
     tiles = image(a, 128, False), image(b, 128, False)
     write = "mad.lo.u32 %r7, %r0, 4, %r4; bar.sync 0; st.shared.u32 [%r7], %r0;"
     report = go(*tiles, 128, "0, 0", late=write)
-    assert [fault.kind for fault in report.faults] == ["race"]
+    assert kinds(report) == ["race"]
     after = "wgmma.wait_group.sync.aligned 0;" + write
     assert go(*tiles, 128, "0, 0", after=after).clean
 
@@ -115,4 +115,4 @@ def test_writing_a_tile_before_the_wait_is_a_race_even_behind_a_barrier() -> Non
 def test_a_tile_outside_shared_memory_is_found() -> None:
     a, b = operands(8)
     far = (image(a, 128, False)[0], 0, 1 << 17)
-    assert "out_of_bounds" in [fault.kind for fault in go(far, image(b, 128, False), 128, "0, 0").faults]
+    assert "out_of_bounds" in kinds(go(far, image(b, 128, False), 128, "0, 0"))
