@@ -1,6 +1,4 @@
-"""Floating-point instructions against exact rationals rounded once, and approximations against the ISA's
-bounds.
-"""
+"""Floating-point instructions against exact rationals rounded once, and approximations at special values."""
 
 from __future__ import annotations
 
