@@ -35,6 +35,11 @@ COMPACT_SECONDS = 2.0  # a reader of the parquet parts lags behind a busy run by
 COMPACT_SHARE = 0.05  # most of a run's time that goes into compacting
 
 
+def out_of(path: Path) -> Path:
+    """The output directory that a person means, who may name the ``trials`` in it."""
+    return path.parent if path.name == "trials" and not (path / "trials").is_dir() else path
+
+
 class TrialStore:
     """Trials in a directory. Many processes, and threads of each, may add and read at once.
 

@@ -168,7 +168,9 @@ def test_which_of_several_recordings_has_to_be_said(tmp_path: Path) -> None:
         (("--kernel", "cpoy"), r"^--kernel must be that of .*copy\.json, copy, got cpoy$"),
         (("--shape", "64"), r"^--shape is for trials of this tuner, .*copy\.json is the recording of"),
         (("--arch", "sm_89"), r"^--arch is for trials of this tuner"),
-        (("--t1", "nowhere.json"), r"^replay:copy\.json: .*No such file"),
+        (("--t1", "nowhere.json"), r"^cannot read nowhere\.json: No such file or directory; name another"),
+        (("--device", "replay:gone.json"), r"^--device replay:FILE needs a recording, .* 'gone\.json'; give"),
+        (("--device", "replay:text.json"), r"^text\.json is no JSON, nor the start of a Kernel Tuner"),
         (("--objective", "energy"), r"^--objective energy needs NVML's energy counter; see tune doctor$"),
         (("--baseline",), r"^--baseline must have a GPU to be timed on, got replay:copy\.json; use cuda$"),
         (("--device", "sim:rtx4090", "--t1", "x"), r"^--t1 is for --device replay:FILE, got --device sim"),
@@ -184,6 +186,7 @@ def test_what_a_recording_has_not_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cache(Path("copy.json"))
+    Path("text.json").write_text("times")
     command = ["run", "--device", "replay:copy.json", *options]
     if None in command:
         command = ["run", *command[command.index(None) + 1 :]]
@@ -191,7 +194,7 @@ def test_what_a_recording_has_not_is_one_line(
     said = capsys.readouterr()
     assert said.out == ""
     assert re.search(line, said.err.removeprefix("tune: ").rstrip("\n")), said.err
-    assert [path.name for path in tmp_path.iterdir()] == ["copy.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "text.json"]
 
 
 def test_a_recording_of_a_kernel_of_ours_goes_by_its_alias(tmp_path: Path) -> None:

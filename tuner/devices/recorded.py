@@ -365,7 +365,10 @@ def _order(value: ParameterValue) -> tuple[bool, float, str]:
 
 def _text(path: Path) -> tuple[str, bool]:
     """Text of a file, and whether its compressed stream had its end."""
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}; name another file") from None
     try:
         if raw[:2] != b"\x1f\x8b":
             return raw.decode(), True

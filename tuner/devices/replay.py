@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from emitters import UnknownKernelError, kernel_named
 from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
 from results.errors import ResultsError
-from results.store import TrialStore
+from results.store import TrialStore, out_of
 from results.trial import Measurement, Outcome, Source, Trial
 from tuner.devices.device import DeviceError
 from tuner.devices.recorded import Recording, RecordingError, read_recording, read_t1
@@ -114,8 +114,8 @@ def open_replay(
     path = Path(name.removeprefix(PREFIX))
     if name == PREFIX or not path.exists():  # an empty name is no request for the directory that we are in
         raise DeviceError(
-            f"{name}: there is no file {name.removeprefix(PREFIX)!r}; give a cache, T4 results or a "
-            "directory of trials"
+            f"--device {PREFIX}FILE needs a recording, there is no file {name.removeprefix(PREFIX)!r}; "
+            "give a cache, T4 results or a directory of trials"
         )
     shown = f"{PREFIX}{path.absolute().name}"
     try:
@@ -124,8 +124,8 @@ def open_replay(
                 raise DeviceError(f"--t1 is for recorded files, got the directory {path}")
             return _of_trials(path, shown, kernel, problem, arch)
         recording = read_recording(path, None if t1 is None else read_t1(t1))
-    except (OSError, RecordingError, ResultsError) as error:
-        raise DeviceError(f"{name}: {error}") from None
+    except (OSError, RecordingError, ResultsError) as error:  # each names the file
+        raise DeviceError(str(error)) from None
     for option, value in (("--shape", problem), ("--arch", arch)):
         if value is not None:
             raise DeviceError(f"{option} is for trials of this tuner, {path} is the recording of another")
@@ -144,9 +144,8 @@ def _id_of(kernel: str) -> str | None:
 
 def _of_trials(path: Path, shown: str, kernel: str | None, problem: str | None, arch: str | None) -> Replay:
     kernel = None if kernel is None else kernel_named(kernel).id
-    out = path.parent if path.name == "trials" and not (path / "trials").is_dir() else path
     chosen: list[Trial] = []
-    for trial in TrialStore(out, read_only=True).trials():
+    for trial in TrialStore(out_of(path), read_only=True).trials():
         key = trial.key
         wanted = ((kernel, key.kernel), (problem, key.problem), (arch, key.arch))
         # An answer of a recording, kept in the same directory, is no evidence of its own.
@@ -155,7 +154,7 @@ def _of_trials(path: Path, shown: str, kernel: str | None, problem: str | None, 
     try:
         spaces = recorded_spaces(chosen)
     except MixedParametersError as error:
-        raise RecordingError(str(error)) from None
+        raise RecordingError(f"{path}: {error}") from None
     if len(spaces) != 1:
         found = "; ".join(space.label for space in spaces) or "none of them"
         raise DeviceError(
