@@ -181,6 +181,9 @@ class Loop(ABC):
         began = warm_start.kept(request.out, self._name, about.space)
         if began is not None or not request.warm_start:
             return began
+        if (request.out / "trials").is_dir():
+            rows = TrialStore(request.out, read_only=True).trials(self._name)
+            self._refuse_warming(any(row.key == about.key for row in rows))
         return warm_start.found(request.warm_start, about, request.out, self._name)
 
     def _kept_warm_start(self) -> WarmStart | None:
@@ -195,16 +198,19 @@ class Loop(ABC):
             return began
         if start is None:
             return None
-        if self._ledger.trials():
-            raise StudyError(
-                f"study {self._name!r} began without a warm start and goes on as it began; leave "
-                "--warm-start out, or give another --study"
-            )
+        self._refuse_warming(bool(self._ledger.trials()))
         if start.left_out:
             self._watch.notice(f"not learned from: {'; '.join(start.left_out)}")
         if not start.sources:
             self._watch.notice("no other study has results to learn from; this one starts cold")
         return warm_start.keep(out, self._name, space, start)
+
+    def _refuse_warming(self, has_begun: bool) -> None:
+        if has_begun:
+            raise StudyError(
+                f"study {self._name!r} began without a warm start and goes on as it began; leave "
+                "--warm-start out, or give another --study"
+            )
 
     @property
     def learned_from(self) -> str:

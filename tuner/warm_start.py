@@ -8,6 +8,7 @@ their times is ever a result of the study.
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from results.errors import StoreError
-from results.store import TrialStore
+from results.errors import StoreError, StoreWarning
+from results.store import TrialStore, out_of
 from results.trial import Outcome, ParameterValue, Trial, recorded_word
 from search_spaces.space import Space
 from tuner.devices.recorded import RecordingError, read_recording
@@ -29,7 +30,7 @@ from tuner.task import About, RequestError
 AUTO = "auto"
 DIRECTORY = "warm_starts"
 MOST_SOURCES = 8
-_KEYS = {"study", "space_hash", "learned_from", "sources"}
+_KEYS = {"study", "space_hash", "sources"}
 
 Rows = list[tuple[Mapping[str, ParameterValue], float]]
 
@@ -49,7 +50,7 @@ class WarmStart:
     @property
     def text(self) -> str:
         """The sources for a person, as ``4096x3456x1280 on cuda:NVIDIA L4, measured (212 results)``."""
-        return "; ".join(f"{source.name} ({source.timed} results)" for source in self.sources)
+        return "; ".join(source.text for source in self.sources)
 
 
 def found(words: Sequence[str], about: About, out: Path, study: str) -> WarmStart:
@@ -77,10 +78,10 @@ def found(words: Sequence[str], about: About, out: Path, study: str) -> WarmStar
                 f"{most}; name another, or leave it out"
             )
         sources += useful
-        left_out += [f"{one.name} ({one.timed} results)" for one in some if one.timed < FEWEST]
+        left_out += [source.text for source in some if source.timed < FEWEST]
     # Stable: of equally many the first that was found.
     sources.sort(key=lambda source: -source.timed)
-    left_out += [f"{source.name} ({source.timed} results)" for source in sources[MOST_SOURCES:]]
+    left_out += [source.text for source in sources[MOST_SOURCES:]]
     return WarmStart(tuple(sources[:MOST_SOURCES]), tuple(left_out))
 
 
@@ -90,21 +91,16 @@ def kept(out: Path, study: str, space: Space) -> WarmStart | None:
     Raises:
         StudyError: What is kept cannot be read, or is of another space.
     """
-    document = _document(out, study)
-    if document is None:
+    try:
+        read = _read(out, study)
+    except StudyError as error:
+        raise StudyError(f"{error}; give another --study") from None
+    if read is None:
         return None
-    if document["space_hash"] != space.hash:
+    space_hash, start = read
+    if space_hash != space.hash:
         raise StudyError(f"study {study!r} began in another search space; give another --study")
-    return WarmStart(
-        tuple(
-            Source(
-                entry["name"],
-                np.array(entry["schedules"], dtype=np.int64),
-                np.array([math.nan if time is None else time for time in entry["times_us"]]),
-            )
-            for entry in document["sources"]
-        )
-    )
+    return start
 
 
 def keep(out: Path, study: str, space: Space, start: WarmStart) -> WarmStart:
@@ -119,7 +115,7 @@ def keep(out: Path, study: str, space: Space, start: WarmStart) -> WarmStart:
         }
         for source in start.sources
     ]
-    document = {"study": study, "space_hash": space.hash, "learned_from": start.text, "sources": sources}
+    document = {"study": study, "space_hash": space.hash, "sources": sources}
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(json.dumps(document), encoding="utf-8")
@@ -135,30 +131,38 @@ def keep(out: Path, study: str, space: Space, start: WarmStart) -> WarmStart:
 def learned_from(out: Path, study: str) -> str:
     """The sources of a study for a person; empty where it had none.
 
-    Raises:
-        StudyError: What is kept cannot be read.
+    Where what is kept cannot be read, a `StoreWarning` says so, and it is empty too.
     """
-    document = _document(out, study)
-    return "" if document is None else str(document["learned_from"])
+    try:
+        read = _read(out, study)
+    except StudyError as error:
+        warnings.warn(f"{error}; it is not shown", StoreWarning, stacklevel=2)
+        return ""
+    return "" if read is None else read[1].text
 
 
 def _path(out: Path, study: str) -> Path:
     return out / DIRECTORY / f"{blake3(study.encode()).hexdigest()[:32]}.json"
 
 
-def _document(out: Path, study: str) -> Mapping[str, Any] | None:
+def _read(out: Path, study: str) -> tuple[str, WarmStart] | None:
+    """The hash of a study's space and what it began with; None where nothing is kept."""
     path = _path(out, study)
     try:
-        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or not document.keys() >= _KEYS:
             raise ValueError(f"it must be an object of {', '.join(sorted(_KEYS))}")
+        return str(document["space_hash"]), WarmStart(tuple(map(_source, document["sources"])))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise StudyError(
-            f"{path}, what study {study!r} began with, cannot be read: {error}; give another --study"
-        ) from None
-    return document
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        reason = repr(error) if isinstance(error, KeyError | TypeError) else str(error)
+        raise StudyError(f"{path}, what study {study!r} began with, cannot be read: {reason}") from None
+
+
+def _source(entry: Mapping[str, Any]) -> Source:
+    times_us = [math.nan if time is None else float(time) for time in entry["times_us"]]
+    return Source(entry["name"], np.array(entry["schedules"], dtype=np.int64), np.array(times_us))
 
 
 def _of_word(word: str, about: About, out: Path, study: str) -> list[tuple[str, Rows]]:
@@ -174,10 +178,9 @@ def _of_word(word: str, about: About, out: Path, study: str) -> list[tuple[str, 
     try:
         if not path.is_dir():
             return _of_recording(path, about)
-        is_inner = path.name == "trials" and not (path / "trials").is_dir()
-        return _of_trials(_trials(path.parent if is_inner else path), about, study)
+        return _of_trials(_trials(out_of(path)), about, study)
     except (OSError, RecordingError, StoreError) as error:
-        raise RequestError(f"--warm-start {word}: {error}") from None
+        raise RequestError(f"--warm-start: {error}") from None  # which names the file
 
 
 def _trials(out: Path) -> list[Trial]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,9 @@ def test_a_study_that_began_cold_is_not_warmed(tmp_path: Path) -> None:
     search(here, tmp_path, 3)
     with pytest.raises(StudyError, match=r"began without a warm start .*; leave --warm-start out, or give"):
         search(here, tmp_path, 6, there)
+    # Nothing in OUT is of use, but that is not what is wrong.
+    with pytest.raises(StudyError, match=r"began without a warm start"):
+        search(here, tmp_path, 6, tmp_path)
     assert search(here, tmp_path, 6, there, study="new").learned_from
 
 
@@ -192,7 +196,7 @@ def test_studies_of_a_kernel_teach_another_problem_of_it(tmp_path: Path) -> None
         (["nowhere"], r"^--warm-start must be auto, the OUT of .* or a recording, and there is no nowhere$"),
         (["other.json"], r"^--warm-start must be of the kernel copy, other\.json is of another; name"),
         (["few.json"], r"^--warm-start needs 20 times of copy that are in its space, few\.json has 12; n"),
-        (["bad.json"], r"^--warm-start bad\.json: bad\.json is no JSON"),
+        (["bad.json"], r"^--warm-start: bad\.json is no JSON"),
         (["empty"], r"^--warm-start needs 20 times of copy .*, empty has 0; name another, or leave it out$"),
     ],
 )  # fmt: skip
@@ -222,7 +226,10 @@ def test_only_a_sampler_that_learns_takes_it(tmp_path: Path) -> None:
         Request(trials=1, out=tmp_path, assembler=Assembler(), sampler="random", warm_start=("auto",))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"space_hash": 1}'])
+NO_SOURCE = json.dumps({"study": "s", "space_hash": "0", "sources": [{"name": "there"}]})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"space_hash": 1}', NO_SOURCE])
 def test_what_is_kept_and_unreadable_is_said(tmp_path: Path, text: str) -> None:
     here, there = cache(tmp_path / "here.json"), cache(tmp_path / "there.json")
     search(here, tmp_path, 2, there)
@@ -230,6 +237,28 @@ def test_what_is_kept_and_unreadable_is_said(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(StudyError, match=r"what study .* began with, cannot be read: .*; give another"):
         search(here, tmp_path, 4)
+
+
+def test_results_warn_of_what_is_kept_and_unreadable_and_show_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = cache(tmp_path / "here.json"), cache(tmp_path / "there.json")
+    out = tmp_path / "out"
+    search(here, out, 3, there, study="broken")
+    (file,) = (out / warm_start.DIRECTORY).iterdir()
+    file.write_text("{")
+    search(there, out, 3, here, study="whole")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert run(["results", "--out", str(out), "--json"]) == 0
+    said = capsys.readouterr()
+    assert {row["study"]: row["learned_from"] for row in json.loads(said.out)} == {
+        "broken": "",
+        "whole": "here.json, recorded (73 results)",
+    }
+    assert re.fullmatch(
+        r"tune: warning: .*, what study 'broken' began with, cannot be read: .*; it is not shown\n", said.err
+    )
 
 
 def test_the_command_and_the_results_say_what_was_learned_from(

@@ -25,7 +25,7 @@ FEWEST = 20
 """Results with a time below which a source teaches nothing."""
 _WEIGHT, _SPREAD = 0.8, 0.5
 _LOG_SPREAD = 0.6
-_NO_HINTS = Hints(np.zeros(0), np.zeros(0))
+_NO_HINTS = Hints.none()
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Source:
     def timed(self) -> int:
         """Results that are no failures."""
         return int(np.isfinite(self.times_us).sum())
+
+    @property
+    def text(self) -> str:
+        """For a person, as ``gemm_A100.json, recorded (212 results)``."""
+        return f"{self.name} ({self.timed} results)"
 
     @classmethod
     def of(
