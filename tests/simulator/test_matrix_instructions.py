@@ -1,5 +1,4 @@
-"""ldmatrix, stmatrix, mma and wmma against plain matrix products;
-lane maps spelled out as the PTX ISA does."""
+"""mma against plain matrix products; lane maps spelled out as the PTX ISA does."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from ptx_harness import entry, kinds, run
+from ptx_harness import entry, run
 
 from tuner.simulator import Report
 
@@ -318,144 +317,3 @@ def test_single_bit_mma_counts_bits(operation: str) -> None:
     )
     both = a[:, :, None] ^ b[None] if operation == "xor" else a[:, :, None] & b[None]
     assert np.array_equal(unpack(d, c_map, (16, 8)), both.sum(axis=1))
-
-
-# -- ldmatrix and stmatrix --
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_ldmatrix_gives_lane_4r_plus_w_word_w_of_row_r(count: int, transposed: bool) -> None:
-    names = ", ".join(f"%r{20 + i}" for i in range(count))
-    body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
-.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4;
-mad.wide.u32 %rd2, %r0, 16, %rd0;
-ld.global.v4.u32 {%r6, %r7, %r8, %r9}, [%rd2]; st.shared.v4.u32 [%r5], {%r6, %r7, %r8, %r9}; bar.sync 0;
-"""
-    body += (
-        f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{names}}}, [%r5];"
-    )
-    body += f"mad.wide.u32 %rd3, %r0, {4 * count}, %rd1;"
-    body += "".join(f"st.global.u32 [%rd3+{4 * i}], %r{20 + i};" for i in range(count)) + "ret;"
-    a = np.random.default_rng(0).integers(0, 1 << 16, (32, 8), dtype=np.uint16)
-    report = run(entry(body), {"a": a, "c": np.zeros((32, count), np.uint32)})
-    assert report.clean
-    found = report.buffers["c"]
-    for lane in range(32):
-        for number in range(count):
-            matrix = a[8 * number : 8 * number + 8]
-            matrix = matrix.T if transposed else matrix
-            low, high = matrix[lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2].tolist()
-            assert int(found[lane, number]) == low | high << 16
-
-
-@pytest.mark.parametrize("transposed", ["", ".trans"])
-def test_stmatrix_is_the_reverse_of_ldmatrix(transposed: str) -> None:
-    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [c];
-.shared .align 16 .b8 tile[1024]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r0, 16, %r4;
-mad.wide.u32 %rd2, %r0, 16, %rd0;
-ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%rd2];
-stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%r5], {{%r6, %r7, %r8, %r9}}; bar.sync 0;
-ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
-mad.wide.u32 %rd3, %r0, 16, %rd1; st.global.v4.u32 [%rd3], {{%r16, %r17, %r18, %r19}}; ret;"""
-    a = np.random.default_rng(0).integers(0, 1 << 32, (32, 4), dtype=np.uint32)
-    report = run(entry(body), {"a": a, "c": np.zeros_like(a)})
-    assert report.clean
-    assert np.array_equal(report.buffers["c"], a)
-
-
-@pytest.mark.parametrize(("stride", "wavefronts"), [(16, 4), (48, 4), (80, 4), (64, 16), (32, 8), (128, 32)])
-def test_ldmatrix_conflicts_are_counted_a_matrix(stride: int, wavefronts: int) -> None:
-    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[4352];
-    mov.u32 %r4, tile;
-mad.lo.u32 %r5, %r0, {stride}, %r4; st.shared.v4.u32 [%r5], {{%r0, %r0, %r0, %r0}}; bar.sync 0;
-ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r16, %r17, %r18, %r19}}, [%r5];
-mad.wide.u32 %rd3, %r0, 4, %rd1; st.global.u32 [%rd3], %r16; ret;"""
-    report = run(entry(body), {"a": np.zeros(1), "c": np.zeros(32, np.uint32)})
-    loads = report.counters[0].matrix_loads
-    assert (loads.wavefronts, loads.ideal, loads.nbytes) == (wavefronts, 4, 512)
-
-
-def test_ldmatrix_reads_are_those_of_the_receiving_lanes() -> None:
-    """Each lane wrote the words that it receives, so there is no race though it gives the address of others'
-    rows.
-    """
-    body = """mov.u32 %r0, %tid.x; ld.param.u64 %rd1, [c]; .shared .align 16 .b8 tile[128]; mov.u32 %r4, tile;
-mad.lo.u32 %r5, %r0, 4, %r4; st.shared.u32 [%r5], %r0; and.b32 %r6, %r0, 7; mad.lo.u32 %r6, %r6, 16, %r4; {}
-ldmatrix.sync.aligned.m8n8.x1{}.shared.b16 {%r16}, [%r6]; mad.wide.u32 %rd3, %r0, 4, %rd1;
-st.global.u32 [%rd3], %r16; ret;"""
-    buffers = {"a": np.zeros(1), "c": np.zeros(32, np.uint32)}
-    assert run(entry(body.replace("{}", "")), buffers).clean
-    report = run(entry(body.replace("{}", "", 1).replace("{}", ".trans")), buffers)
-    assert kinds(report) == ["race"]
-
-
-# -- wmma --
-
-
-def wmma_body(a_layout: str, b_layout: str, used: str, middle: str = "") -> str:
-    a, b = (", ".join(f"%r{first + i}" for i in range(8)) for first in (10, 20))
-    c, d = (", ".join(f"%f{first + i}" for i in range(8)) for first in (0, 8))
-    return f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd2, [c];
-    ld.param.u64 %rd3, [out];
-wmma.load.a.sync.aligned.{a_layout}.m16n16k16.global.f16 {{{a}}}, [%rd0], 16;
-wmma.load.b.sync.aligned.{b_layout}.m16n16k16.global.f16 {{{b}}}, [%rd1], 16;
-wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {{{c}}}, [%rd2], 16;
-{middle}
-wmma.mma.sync.aligned.{used}.m16n16k16.f32.f32 {{{d}}}, {{{a}}}, {{{b}}}, {{{c}}};
-wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd3], {{{d}}}, 16; ret;"""
-
-
-def run_wmma(body: str) -> tuple[NDArray[Any], ...]:
-    rng = np.random.default_rng(6)
-    a, b = (rng.integers(-4, 5, (16, 16)).astype(np.float16) for _ in range(2))
-    c = rng.integers(-9, 10, (16, 16)).astype(np.float32)
-    report = run(
-        entry(body, ("u64 a", "u64 b", "u64 c", "u64 out")),
-        {"a": a, "b": b, "c": c, "out": np.zeros_like(c)},
-        ("a", "b", "c", "out"),
-        outputs=("out",),
-    )
-    assert report.clean
-    return a.astype(np.float64), b.astype(np.float64), c, report.buffers["out"]
-
-
-@pytest.mark.parametrize("a_layout", ["row", "col"])
-@pytest.mark.parametrize("b_layout", ["row", "col"])
-def test_wmma_multiplies_in_every_layout(a_layout: str, b_layout: str) -> None:
-    a, b, c, out = run_wmma(wmma_body(a_layout, b_layout, f"{a_layout}.{b_layout}"))
-    expected = (a if a_layout == "row" else a.T) @ (b if b_layout == "row" else b.T) + c
-    assert np.array_equal(out, expected)
-
-
-def test_wmma_fragments_treated_alike_in_all_elements_are_fine() -> None:
-    middle = "".join(f"add.f32 %f{i}, %f{i}, %f{i};" for i in range(8))
-    a, b, c, out = run_wmma(wmma_body("row", "row", "row.row", middle))
-    assert np.array_equal(out, a @ b + 2 * c)
-
-
-@pytest.mark.parametrize(
-    ("shape", "m", "n", "registers"),
-    [("m16n16k16", 16, 16, (2, 2)), ("m32n8k16", 32, 8, (4, 1)), ("m8n32k16", 8, 32, (1, 4))],
-)
-def test_integer_wmma(shape: str, m: int, n: int, registers: tuple[int, int]) -> None:
-    a, b = (
-        ", ".join(f"%r{first + i}" for i in range(count))
-        for first, count in zip((10, 20), registers, strict=True)
-    )
-    c = ", ".join(f"%r{30 + i}" for i in range(8))
-    zero = "".join(f"mov.u32 %r{30 + i}, 0;" for i in range(8))
-    body = f"""ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; ld.param.u64 %rd3, [c]; {zero}
-wmma.load.a.sync.aligned.row.{shape}.global.s8 {{{a}}}, [%rd0], 16;
-wmma.load.b.sync.aligned.col.{shape}.global.s8 {{{b}}}, [%rd1], 16;
-wmma.mma.sync.aligned.row.col.{shape}.s32.s8.s8.s32 {{{c}}}, {{{a}}}, {{{b}}}, {{{c}}};
-wmma.store.d.sync.aligned.row.{shape}.global.s32 [%rd3], {{{c}}}, {n}; ret;"""
-    rng = np.random.default_rng(7)
-    x, y = rng.integers(-128, 128, (m, 16), dtype=np.int8), rng.integers(-128, 128, (n, 16), dtype=np.int8)
-    report = run(
-        entry(body, ("u64 a", "u64 b", "u64 c")),
-        {"a": x, "b": y, "c": np.zeros((m, n), np.int32)},
-        ("a", "b", "c"),
-    )
-    assert report.clean
-    assert np.array_equal(report.buffers["c"], x.astype(np.int32) @ y.astype(np.int32).T)

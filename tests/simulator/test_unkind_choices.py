@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from ptx_harness import entry, evaluate, kinds, run
 from test_bulk_copies import LOAD, OUT, START, WAIT
-from test_matrix_instructions import SHAPES, multiply, pack, run_wmma, unpack, wmma_body
+from test_matrix_instructions import SHAPES, multiply, pack, unpack
 from test_wgmma import go as run_wgmma
 from test_wgmma import image, operands
+from test_wmma import run_wmma, wmma_body
 
 from tuner.simulator import Launch, Memset, Report, simulate
 
