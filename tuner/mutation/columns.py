@@ -58,10 +58,10 @@ class Twins:
 
     def _keeps(self, product: Statement, pair: tuple[str, str]) -> bool:
         """Whether a product that writes a pair takes it from a pair that is alike, and all columns are."""
-        at = _pairs(product.operands[0]).index(pair) if pair in _pairs(product.operands[0]) else -1
-        if at < 0:
+        written = _pairs(product.operands[0])
+        if pair not in written:
             return False
-        one, two = _pairs(product.operands[3])[at]
+        one, two = _pairs(product.operands[3])[written.index(pair)]
         return self._first.get(two) == one and self._lanes.kept(product.operands[2]) >= _COLUMN_LANES
 
 

@@ -73,7 +73,7 @@ class Entry:
         """The values that limits and the plan leave to a size, from those up to 512."""
         rules = [limit.formula for limit in self.spec.limits if limit.size == name]
         rules = [part for rule in (*rules, self.kernel.plan.valid) for part in _conditions(rule)]
-        rules = [rule for rule in rules if self._speaks_only_of(rule, name)]
+        rules = [rule for rule in rules if _speaks_only_of(rule, name)]
         valid = [v for v in _SAMPLE_SIZES if all(evaluate(rule, {name: v}) for rule in rules)]
         most = min(LARGEST_SIZE, *(_most(rule, name) for rule in rules)) if rules else LARGEST_SIZE
         if not valid:
@@ -83,9 +83,10 @@ class Entry:
         last = valid[0] + (most - valid[0]) // step * step
         return Range(valid[0], last, step) if even and last > valid[0] else Range(valid[0], most, 1)
 
-    def _speaks_only_of(self, formula: str, name: str) -> bool:
-        words = set(re.findall(r"[a-z_]+", formula)) - {"and", "or", "not", "min", "max", "ceil_div"}
-        return words <= {name}
+
+def _speaks_only_of(formula: str, name: str) -> bool:
+    words = set(re.findall(r"[a-z_]+", formula)) - {"and", "or", "not", "min", "max", "ceil_div"}
+    return words <= {name}
 
 
 def _most(rule: str, name: str) -> int:

@@ -5,15 +5,14 @@ extremes) of a register and its butterfly shuffle by m keep under m.
 """
 
 import re
-from collections.abc import Iterator
 
 from tuner.mutation.source import Source, Statement
+from tuner.mutation.values import definitions
 
 MASKS = frozenset((1, 2, 4, 8, 16))
 _REGISTER = re.compile(r"%[a-z]+\d*(?:\.[xyz])?")
 _NOT_LANES = ("%ctaid", "%nctaid", "%ntid", "%warpid")
 _COMMUTES = ("add", "max", "min")
-_PURE_TARGET = ("st", "red", "bra", "bar", "ret", "exit", "cp")
 
 
 class Lanes:
@@ -21,10 +20,7 @@ class Lanes:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._definitions: dict[str, list[Statement]] = {}
-        for statement in source.statements:
-            for name in _written(statement):
-                self._definitions.setdefault(name, []).append(statement)
+        self._definitions = definitions(source)
         self._kept: dict[str, frozenset[int]] = dict.fromkeys(self._definitions, MASKS)
         changed = True
         while changed:
@@ -148,8 +144,3 @@ class Lanes:
         *_, mask, clamp, members = statement.operands
         whole = int(clamp, 0) == 31 and int(members, 0) & 0xFFFFFFFF == 0xFFFFFFFF
         return int(mask, 0) if whole and mask.isdigit() and int(mask) in MASKS else 0
-
-
-def _written(statement: Statement) -> Iterator[str]:
-    if statement.operands and statement.parts[0] not in _PURE_TARGET:
-        yield from _REGISTER.findall(statement.operands[0].replace("|", " "))

@@ -63,8 +63,7 @@ class _Block:
         if len(set(written)) < len(written):  # a later definition is come to: nothing is known
             return False
         for statement in reached:
-            done = statement.guard and self._known.get(statement.guard) == statement.negated
-            if done:
+            if statement.guard and self._known.get(statement.guard) == statement.negated:  # never done
                 continue
             own = "shared" in statement.parts and statement.parts[0] != "cp"
             if statement.opcode.startswith(_STORES) and not own:
@@ -84,7 +83,7 @@ class _Block:
         elif head == "sub" and sources[0] in self._size and sources[1].isdigit() and int(sources[1]) > 0:
             if self._values.of(target).is_natural:
                 self._last.add(target)
-        elif statement.parts[0] == "setp":
+        elif head == "setp":
             known = self._settled(statement)
             if known is not None:
                 self._known[target] = known

@@ -99,10 +99,6 @@ class Source:
             found.append((name, Source((*blank, *self.lines[start:end]))))
         return tuple(found)
 
-    def edited(self, number: int, texts: tuple[str, ...]) -> str:
-        """The text with the statement of a line replaced by any number of others."""
-        return self.with_lines({number: texts})
-
     def with_lines(self, changes: dict[int, tuple[str, ...]]) -> str:
         """The text with lines replaced, each by any number of others."""
         lines: list[str] = []

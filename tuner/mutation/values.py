@@ -6,6 +6,7 @@ taken to be at most `LARGEST_SIZE`: beyond that, no operand fits a GPU.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -276,11 +277,10 @@ def _within(values: Values, fact: Fact) -> Range:
     known, other = values.of(fact.register), values.of(fact.other)
     lo, hi = known.lo, known.hi
     if fact.kind == "u32":
-        if other.lo < 0 or (lo < 0 and fact.comparison not in ("lt", "le", "eq")):
+        bounded = known.step <= 1 and fact.comparison in ("lt", "le", "eq")
+        if other.lo < 0 or (lo < 0 and not bounded):
             return known
-        lo = max(lo, 0 if known.step <= 1 else lo)
-        if lo < 0:
-            return known
+        lo = max(lo, 0)
     if fact.comparison in ("lt", "le", "eq"):
         hi = min(hi, other.hi - (fact.comparison == "lt"))
     if fact.comparison in ("gt", "ge", "eq"):
@@ -300,7 +300,7 @@ def definitions(source: Source) -> dict[str, list[Statement]]:
     found: dict[str, list[Statement]] = {}
     for statement in source.statements:
         if statement.operands and statement.parts[0] not in ("st", "red"):
-            for name in statement.operands[0].strip("{}").split(","):
+            for name in re.split(r"[,|]", statement.operands[0].strip("{}")):
                 found.setdefault(name.strip(), []).append(statement)
     return found
 
