@@ -57,6 +57,10 @@ class RowWalk:
         """Partial sums of a row that run side by side: the stride of one of them, in units."""
         return self.units_per_step * self.warps_per_row * self.splits
 
+    def stride(self, chunked: bool) -> int:
+        """Units from one of a walker's to its next; in chunks, the warps of a block take turns alone."""
+        return self.warps_per_row if chunked else self.walkers
+
     def units_walked(self, units: int) -> int:
         """Units of the busiest walker."""
         return ceil_div(units, self.walkers)
@@ -149,7 +153,7 @@ class RowWalk:
             chunked: Whether a block takes one chunk after another, its warps taking turns inside.
         """
         rows = self.rows_per_block
-        stride = self.warps_per_row if chunked else self.walkers
+        stride = self.stride(chunked)
         deep = (stages + 2) * stride + 1
         shapes = [
             (1, unit),

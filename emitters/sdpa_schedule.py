@@ -200,7 +200,7 @@ def inputs(problem: Problem, rng: np.random.Generator) -> Inputs:
     that all who share the keys of a head have it in turn.
     """
     n_head, n_kv_head, d, pos = (problem[size] for size in ("n_head", "n_kv_head", "d", "pos"))
-    cache = (problem["n_ctx"], problem["n_kv_head"], d)
+    cache = (problem["n_ctx"], n_kv_head, d)
     q = rng.standard_normal((n_head, d), dtype=np.float32)
     q[: n_head // 2] *= np.float32(150.0)
     k, v = (rng.standard_normal(cache, dtype=np.float32) for _ in range(2))

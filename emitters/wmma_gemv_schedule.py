@@ -160,10 +160,11 @@ def edge_problems(schedule: WmmaGemvSchedule) -> tuple[Problem, ...]:
     least = 8 if is_mma else SLICE
     fewest = 1 if is_mma else schedule.tile_rows
     in_flight = max(schedule.stages, schedule.unroll)
-    problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest, schedule.x_chunk > 0)
+    chunked = schedule.x_chunk > 0
+    problems = schedule.walk.edge_problems(SPEC, UNIT, in_flight, least, fewest, chunked)
     problems = (*problems, *(SPEC.problem(fewest, end) for end in range(least, UNIT, least)))
     if is_mma:
-        stride = schedule.walk.warps_per_row if schedule.x_chunk else schedule.walk.walkers
+        stride = schedule.walk.stride(chunked)
         copied = 4 * schedule.load_bytes // 2  # elements of a row, by the four lanes that share it
         ends = [
             (turn * stride * UNIT, end)
@@ -171,7 +172,7 @@ def edge_problems(schedule: WmmaGemvSchedule) -> tuple[Problem, ...]:
             for end in range(copied, UNIT, copied)
         ]
         problems = (*problems, *(SPEC.problem(1, start + end) for start, end in ends))
-    if schedule.x_chunk == 0:
+    if not chunked:
         return problems
     return (*problems, SPEC.problem(fewest + 2, schedule.x_chunk * schedule.splits + UNIT + least))
 

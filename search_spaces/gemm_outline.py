@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from emitters.fragments.matrix import MMA_K, MMA_M, MMA_N
+from emitters.fragments.tile import BANK_BYTES
 from emitters.gemm_rules import Family
 from emitters.target import REGISTERS_PER_SM, WARP
 from search_spaces.outline import Columns, Floats, Outline, Outliner
 
-BANK_BYTES = 128
 SECTOR_BYTES = 32
 RESULT_BYTES = 4
 _REGISTERS_AT_ONCE = 8  # ptxas gives a thread registers in steps of this many
