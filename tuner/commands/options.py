@@ -5,6 +5,14 @@ from typing import Annotated
 
 import typer
 
+
+def _directory(given: str | Path) -> Path:
+    """An empty name is no request for the directory that we are in."""
+    if not str(given):
+        raise typer.BadParameter("a directory must have a name, got ''; . is the one that you are in")
+    return Path(given)
+
+
 KernelName = Annotated[str, typer.Option("--kernel", help="Id or alias, as `tune kernels` lists them.")]
 AnyKernel = Annotated[str | None, typer.Option("--kernel", help="Only this one.")]
 AnyProblem = Annotated[str | None, typer.Option("--shape", help="Only this problem, as 4096x3456x1280.")]
@@ -16,7 +24,12 @@ OnlyDevice = Annotated[
     str | None, typer.Option("--device", help="Only of this one, as `tune results` names it.")
 ]
 ArchName = Annotated[str | None, typer.Option("--arch", help="As sm_89. [the device's]")]
-Out = Annotated[Path, typer.Option("--out", help="Directory of rows, studies and pinned kernels.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", parser=_directory, metavar="PATH", help="Directory of rows, studies and pinned kernels."
+    ),
+]
 StudyName = Annotated[str | None, typer.Option("--study", help="Study by name. [made from what it is about]")]
 Ptxas = Annotated[Path | None, typer.Option("--ptxas", help="Another ptxas. [that of the NVIDIA wheel]")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]

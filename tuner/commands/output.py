@@ -40,10 +40,12 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file aside and rename it, so that it is there whole or not at all.
 
     Raises:
-        RequestError: It cannot be written.
+        RequestError: It cannot be written, or is a directory.
     """
     from tuner.task import RequestError
 
+    if not path.name:
+        raise RequestError(f"--output must name a file, got {path}, a directory")
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
