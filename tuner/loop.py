@@ -319,6 +319,22 @@ class Loop(ABC):
         self._keep(row)
         return row
 
+    def _copy(
+        self,
+        flight: Flight,
+        twin: int,
+        outcome: Outcome,
+        message: str,
+        verdict: Verdict | None,
+        measurement: Measurement | None,
+    ) -> None:
+        """Finish a trial that has the code and plan of an earlier one, its twin, whose result it is told."""
+        if outcome.has_time:
+            outcome, message = Outcome.DUPLICATE, ""
+        else:
+            message = f"same code and plan as trial {twin}: {message}"
+        self._keep(replace(self._row(flight, outcome, verdict, measurement, message), duplicate_of=twin))
+
     def _keep(self, row: Trial) -> None:
         row = replace(row, finished_at=time.time())
         self._store.append(row)

@@ -1,16 +1,16 @@
 """A search over a recorded space: the loop of a study with the recording for an answer, in this process."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from optuna.trial import TrialState
 
 from emitters.target import Target
-from results.trial import OBJECTIVES, Outcome, StudyKey, recorded_word
+from results.trial import OBJECTIVES, StudyKey, recorded_word
 from search_spaces.listed import ListedSpace, parameter_from
 from search_spaces.space import Space
-from tuner.devices.replay import POLICY, Answer, Replay, is_replay, open_replay
+from tuner.devices.replay import POLICY, Replay, is_replay, open_replay
 from tuner.loop import Flight, Loop, Watch
 from tuner.pipeline import Failure
 from tuner.study import Tuning
@@ -139,7 +139,7 @@ class Replaying(Loop):
             answer = self._replay.answer(schedule)
             twin = self._twin(flight.number, schedule)
             if twin is not None:
-                self._copy(flight, twin, answer)
+                self._copy(flight, twin, answer.outcome, answer.message, None, answer.measurement)
                 continue
             failure = None if answer.measurement else Failure(answer.outcome, answer.message)
             self._finish(flight, None, answer.measurement, failure)
@@ -152,13 +152,6 @@ class Replaying(Loop):
         alike = [self._space.values(twin) for twin in twins]
         earlier = self._ledger.trials()[:number]
         return next((t.number for t in earlier if t.state is not TrialState.FAIL and t.params in alike), None)
-
-    def _copy(self, flight: Flight, twin: int, answer: Answer) -> None:
-        failed = answer.measurement is None
-        outcome = answer.outcome if failed else Outcome.DUPLICATE
-        why = f"same code and plan as trial {twin}: {answer.message}" if failed else ""
-        row = self._row(flight, outcome, None, answer.measurement, why)
-        self._keep(replace(row, duplicate_of=twin))
 
     def _give_up(self) -> None:
         """No device has been touched."""

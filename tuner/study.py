@@ -4,7 +4,6 @@ Processes of a pool emit, assemble and simulate; the device has a line of its ow
 """
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 from optuna.trial import TrialState
 
@@ -102,7 +101,7 @@ class Tuning(Loop):
                 job = ProveJob(candidate, sizes, self._seed, where, self._task.problem.data)
                 self._pool.submit(number, job, self._request.limit_s)
             elif first in self._rows:
-                self._copy(flight, self._rows[first])
+                self._copy_of(flight, self._rows[first])
             else:
                 flight.waits_for = first
 
@@ -131,16 +130,8 @@ class Tuning(Loop):
         """Note that the device is about to be touched: what takes everything down is not tried again."""
         self._store.append(self._row(self._flights[number], Outcome.STARTED))
 
-    def _copy(self, flight: Flight, original: Trial) -> None:
-        """Finish a trial that has the code and plan of an earlier one, whose result it is told."""
-        failed = not original.outcome.has_time
-        why = f"same code and plan as trial {original.number}: {original.message}" if failed else ""
-        outcome = original.outcome if failed else Outcome.DUPLICATE
-        row = replace(
-            self._row(flight, outcome, original.verdict, original.measurement, why),
-            duplicate_of=original.number,
-        )
-        self._keep(row)
+    def _copy_of(self, flight: Flight, twin: Trial) -> None:
+        self._copy(flight, twin.number, twin.outcome, twin.message, twin.verdict, twin.measurement)
 
     def _finish(
         self,
@@ -151,7 +142,7 @@ class Tuning(Loop):
     ) -> Trial:
         row = super()._finish(flight, verdict, measurement, failure)
         for other in [f for f in self._flights.values() if f.waits_for == row.number]:
-            self._copy(other, row)
+            self._copy_of(other, row)
         return row
 
     def _give_up(self) -> None:
