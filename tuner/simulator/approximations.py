@@ -67,7 +67,7 @@ def approximate_division(accuracy: str, flush: bool) -> Callable[[Lanes, Lanes],
     return function
 
 
-def _half_or_single(opcode: Opcode, name: str) -> tuple[Scalar, Scalar, bool]:
+def _half_or_single(opcode: Opcode) -> tuple[Scalar, Scalar, bool]:
     flush = opcode.flag("ftz")
     scalar = opcode.type(*FLOATS)
     return scalar, element(scalar), flush
@@ -156,7 +156,7 @@ def rsqrt(opcode: Opcode) -> Compute:
 def ex2(opcode: Opcode) -> Compute:
     """2 ulp in f32; relative error 2**-9.9 in f16 and 2**-7 in bf16."""
     opcode.choice("approx")
-    scalar, one, flush = _half_or_single(opcode, "ex2")
+    scalar, one, flush = _half_or_single(opcode)
     if one.name == "f64":
         raise UnknownModifierError("ex2 takes f32, f16 and bf16")
 
@@ -213,7 +213,7 @@ def sine(opcode: Opcode) -> Compute:
 def tanh(opcode: Opcode) -> Compute:
     """Relative error 2**-11 in f32; absolute 2**-10.987 in f16 and 2**-8 in bf16."""
     opcode.choice("approx")
-    scalar, one, _ = _half_or_single(opcode, "tanh")
+    scalar, one, _ = _half_or_single(opcode)
 
     def function(x: Lanes) -> Lanes:
         exact = np.tanh(read(x, one))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.simulator.scalar_types import PREDICATE, SCALARS, U32, U64, Lanes, Scalar, poison
-from tuner.simulator.syntax import Function, Module, Negated, Variable
+from tuner.simulator.syntax import Function, Module, Variable
 
 if TYPE_CHECKING:
     from tuner.simulator.instructions import Site
@@ -127,13 +127,13 @@ class Layout:
             if key not in self.symbols:
                 self.symbols[key] = self.new_slot(scalar.storage)
             return self.symbols[key]
-        if name == "%pm0" or name.startswith("%"):
+        if name.startswith("%"):
             raise site.error(
                 f"register {name} is not declared, and no special register of this name is simulated"
             )
         raise site.error(f"{name} is not declared")
 
-    def derived(self, site: Site, operand: Negated, scalar: Scalar) -> int:
+    def derived(self, site: Site, scalar: Scalar) -> int:
         """Refuse `!p` and `-r` where an instruction does not take them."""
         if scalar == PREDICATE:
             raise site.error("a negated predicate is not taken here")
@@ -141,6 +141,4 @@ class Layout:
 
 
 PARAMETER_BASE = 3 << 60
-"""Generic address of the parameter space; parameters are read by name, so the value only has to be no other
-space.
-"""
+"""Generic address of the parameter space; a load names its parameter, a tensor map is found by its address."""

@@ -194,7 +194,7 @@ class _Parser:
                 raise self.error("an initialiser that holds an address is not simulated", start)
         return bytes(data.ljust(nbytes, b"\0"))
 
-    def parenthesised(self, space: str, start: int) -> list[Variable]:
+    def parenthesised(self, start: int) -> list[Variable]:
         """Read a parameter list if one follows."""
         text, position = self.text, self.position
         while text[position : position + 1].isspace():
@@ -212,18 +212,18 @@ class _Parser:
             kind, _, rest = declared[1:].partition(" ")
             if kind not in ("param", "reg"):
                 raise self.error(f"parameter {declared!r} is not understood", start)
-            result.append(self.variable(rest, "param" if kind == "param" else "reg", start))
+            result.append(self.variable(rest, kind, start))
         return result
 
     def function(self, is_entry: bool, start: int) -> None:
         text = self.text
-        results = [] if is_entry else self.parenthesised("param", start)
+        results = [] if is_entry else self.parenthesised(start)
         match = re.compile(r"\s*([\w$%]+)").match(text, self.position)
         if match is None:
             raise self.error("this function has no name", start)
         self.position = match.end()
         function = Function(match[1], is_entry, self.line(start), results=results)
-        function.parameters = self.parenthesised("param", start)
+        function.parameters = self.parenthesised(start)
         open_brace, semicolon = text.find("{", self.position), text.find(";", self.position)
         if open_brace < 0 or 0 <= semicolon < open_brace:  # a prototype only
             if semicolon < 0:
