@@ -1,194 +1,126 @@
-"""What proves a mutant equivalent: loops, lanes of a warp, arithmetic, unread rows, blocks past the end."""
+"""What proves a mutant equivalent: every rule, and what each asks of a text."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from small_gemm import EMITTED, TARGET, text
 
 from emitters import KERNELS
+from emitters.gemm import GEMM_S8
 from emitters.kernel import EmittedKernel, schedule_values
-from emitters.target import Target
 from tuner.devices.device import Candidate
 from tuner.mutation import Fate
 from tuner.mutation.columns import Twins
 from tuner.mutation.context import Context
 from tuner.mutation.demand import ALL, Demand
-from tuner.mutation.equivalence import reason
+from tuner.mutation.equivalence import RULES, reason
 from tuner.mutation.guarded import never_looked_at
 from tuner.mutation.identities import form
 from tuner.mutation.judging import Judge
 from tuner.mutation.lanes import MASKS, Lanes
-from tuner.mutation.loops import counters
 from tuner.mutation.mutant import Mutant
+from tuner.mutation.operators import OPERATORS
 from tuner.mutation.sampling import every_mutant, sample
 from tuner.mutation.source import Source
-from tuner.mutation.values import Range, Values
+from tuner.mutation.values import Values
 from tuner.ptxas import Assembler
 
-TARGET = Target.of("sm_89")
 PAST = "blocks past the end, which store nothing"
 
 
-def text(*lines: str) -> Source:
-    return Source.of("\n".join(["    .reg .b32 %r<64>;", "    .reg .pred %p<8>;", *lines]))
+# --- reasons ---
 
 
-def baseline(name: str) -> EmittedKernel:
-    return KERNELS[name].emit(KERNELS[name].baseline, TARGET)
+def reason_for(operator: str, before: str, after: str) -> str | None:
+    """The reason for the mutant of the small kernel that turns one text into another, the first of them."""
+    found = [m for m in every_mutant(EMITTED)[operator] if m.before == before and m.after == after]
+    assert found, f"no mutant {operator}: {before} -> {after}"
+    return reason(Context(EMITTED, GEMM_S8.spec), found[0])
 
 
-# --- loops ---
-
-
-@pytest.mark.parametrize(
-    ("change", "comparison", "kind", "start", "step", "limit"),
-    [
-        ("add", "lt", "u32", 3, 5, 100),
-        ("add", "lt", "u32", 0, 1, 1),
-        ("add", "le", "s32", -7, 4, 100),
-        ("sub", "gt", "s32", 100, 7, 0),
-        ("sub", "ge", "s32", 100, 25, -3),
-    ],
-)
-def test_a_counter_holds_what_its_loop_gives_it(
-    change: str, comparison: str, kind: str, start: int, step: int, limit: int
-) -> None:
-    lines = [f"mov.u32 %r0, {start};", "turn:", f"{change}.{kind} %r0, %r0, {step};"]
-    lines += [f"setp.{comparison}.{kind} %p0, %r0, {limit};", "@%p0 bra turn;"]
-    known = Values(text(*lines), {}, 32).of("%r0")
-    goes_on = {
-        "lt": lambda value: value < limit,
-        "le": lambda value: value <= limit,
-        "gt": lambda value: value > limit,
-        "ge": lambda value: value >= limit,
-    }[comparison]
-    value, held = start, [start]
-    while True:
-        value += step if change == "add" else -step
-        held.append(value)
-        if not goes_on(value):
-            break
-    assert set(held) <= set(known)
-    assert len(known) <= len(held) + 1
-
-
-def test_a_counter_that_an_outer_loop_does_not_set_anew_is_not_bounded() -> None:
-    lines = ["mov.u32 %r0, 0;", "mov.u32 %r1, 0;", "outer:", "inner:", "add.u32 %r0, %r0, 3;"]
-    lines += ["setp.lt.u32 %p0, %r0, 10;", "@%p0 bra inner;", "add.u32 %r1, %r1, 1;"]
-    lines += ["setp.lt.u32 %p1, %r1, 100;", "@%p1 bra outer;"]
-    source = text(*lines)
-    assert [counted.register for counted in counters(source).values()] == ["%r1"]
-    assert Values(source, {}, 32).of("%r0").hi > 300
-    lines.insert(3, "mov.u32 %r0, 0;")
-    assert Values(text(*lines), {}, 32).of("%r0") == Range(0, 12, 3)
+def test_reasons() -> None:
+    wait = "cp.async.wait_group 1;"
+    more = "synchronises as much or more"
+    assert reason_for("groups waited for", wait, "cp.async.wait_group 0;") == more
+    assert reason_for("groups waited for", wait, "cp.async.wait_group 2;") is None
+    assert reason_for("duplicate synchronisation", "bar.sync 0;", "bar.sync 0; bar.sync 0;") == more
+    assert reason_for("delete synchronisation", "bar.sync 0;", "(deleted)") is None
+    drained = reason_for("delete synchronisation", "cp.async.wait_all;", "(deleted)")
+    assert drained == "waits for copies that nobody reads"
+    assert reason_for("delete synchronisation", wait, "(deleted)") is None
+    step, bytes_now = EMITTED.plan.kernel_steps[0].entry, EMITTED.plan.kernel_steps[0].shared_bytes
+    plan = f"step 0: {step}"
+    assert reason_for("plan", plan, f"{bytes_now + 16} shared bytes") == "spare shared memory"
+    assert reason_for("plan", plan, f"{bytes_now - 16} shared bytes") is None
+    assert reason_for("plan", plan, "grid y = (1) + 1") == "blocks that repeat others"
+    grid = EMITTED.plan.kernel_steps[0].grid[0]
+    assert reason_for("plan", plan, f"grid x = ({grid}) + 1") is None
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("lines", "operator", "after", "why"),
     [
-        ("setp.lt.u32 %p0, %r0, 10;", "setp.lt.u32 %p0, %r2, 10;"),  # another register is compared
-        ("@%p0 bra turn;", "bra turn;"),  # nothing is
-        ("mov.u32 %r2, 0;", "bra middle; mov.u32 %r2, 0;"),  # entered in the middle
-        ("@%p0 bra turn;", "@%p1 bra turn; @%p0 bra turn;"),  # there is another way back
-        ("setp.lt.u32 %p0, %r0, 10;", "@%p1 bra over; setp.lt.u32 %p0, %r0, 10; over:"),  # may be passed over
+        (["mov.u32 %r0, %tid.x;", "shr.u32 %r1, %r0, 1;"], "sign", "shr.s32 %r1, %r0, 1;", "same value"),
+        (["ld.global.b32 %r0, [%rd0];", "shr.u32 %r1, %r0, 1;"], "sign", "shr.s32 %r1, %r0, 1;", None),
+        (
+            ["ld.global.b32 %r0, [%rd0];", "shr.u32 %r2, %r0, 1;", "and.b32 %r1, %r2, 255;"],
+            "sign",
+            "shr.s32 %r2, %r0, 1;",
+            "differs in bits",
+        ),
+        (
+            ["ld.shared.u8 %r2, [%r0];", "and.b32 %r1, %r2, 15;"],
+            "sign",
+            "ld.shared.s8 %r2, [%r0];",
+            "differs in bits",
+        ),
+        (
+            [
+                "mov.u32 %r0, %tid.x;",
+                "shl.b32 %r2, %r0, 2;",
+                "setp.gt.s32 %p0, %r2, 0;",
+                "selp.b32 %r1, 1, 2, %p0;",
+            ],
+            "constant",
+            "setp.gt.s32 %p0, %r2, 1;",
+            "same value",
+        ),
+        (
+            [
+                "mov.u32 %r0, %tid.x;",
+                "shl.b32 %r2, %r0, 2;",
+                "setp.gt.s32 %p0, %r2, 0;",
+                "selp.b32 %r1, 1, 2, %p0;",
+            ],
+            "comparison",
+            "setp.ge.s32 %p0, %r2, 0;",
+            None,
+        ),
+        (
+            ["ld.global.b32 %r1, [%rd0];", "min.u32 %r1, %r1, 7;"],
+            "duplicate instruction",
+            "min.u32 %r1, %r1, 7; min.u32 %r1, %r1, 7;",
+            "changes nothing",
+        ),
+        (
+            ["ld.global.b32 %r1, [%rd0];", "sub.u32 %r1, %r1, 7;"],
+            "duplicate instruction",
+            "sub.u32 %r1, %r1, 7; sub.u32 %r1, %r1, 7;",
+            None,
+        ),
     ],
 )
-def test_a_loop_that_is_not_bounded_by_its_counter_bounds_nothing(old: str, new: str) -> None:
-    lines = ["mov.u32 %r0, 0;", "mov.u32 %r2, 0;", "turn:", "middle:", "add.u32 %r0, %r0, 3;"]
-    lines += ["setp.lt.u32 %p0, %r0, 10;", "@%p0 bra turn;"]
-    assert old in lines
-    changed = [part + ";" for line in lines for part in (new if line == old else line).split(";") if part]
-    changed = [line.replace(":;", ":").strip() for line in changed]
-    assert Values(text(*changed), {}, 32).of("%r0").hi > 12
-
-
-@pytest.mark.parametrize(
-    ("test", "expected"),
-    [
-        ("setp.lt.u32 %p0, %r1, 8", True),
-        ("setp.lt.u32 %p0, %r1, 7", None),
-        ("setp.ge.s32 %p0, %r1, 8", False),
-        ("setp.eq.u32 %p0, %r1, 9", False),
-        ("setp.ne.u32 %p0, %r1, 9", True),
-        ("setp.gt.and.u32 %p0, %r1, 7, %p1", False),
-        ("setp.le.and.u32 %p0, %r1, 7, %p1", None),
-        ("setp.gt.or.u32 %p0, %r1, 7, %p1", None),
-    ],
-)
-def test_predicates_that_always_hold_or_never(test: str, expected: bool | None) -> None:
-    lines = ["mov.u32 %r0, %tid.x;", "shr.u32 %r1, %r0, 2;", "ld.global.b32 %r2, [%rd0];"]
-    source = text(*lines, "setp.eq.u32 %p1, %r2, 0;", f"{test};", "@%p0 st.global.b32 [%rd0], %r0;")
-    values = Values(source, {}, 32)
-    assert values.truth("%p0") is expected
-    assert values.truth("%p1") is None
-    assert (Demand(source, values).of("%r0") & 3 == 0) is (expected is False)
-
-
-def test_a_share_of_what_lies_before_the_end_is_natural() -> None:
-    lines = ["ld.param.u32 %r0, [param_n];", "mov.u32 %r1, %ctaid.x;", "mul.lo.u32 %r2, %r1, 8;"]
-    lines += [
-        "min.u32 %r3, %r2, %r0;",
-        "add.u32 %r4, %r2, 8;",
-        "min.u32 %r5, %r4, %r0;",
-        "sub.u32 %r6, %r5, %r3;",
-    ]
-    sizes = {"n": Range(1, 1 << 20, 1)}
-    assert Values(text(*lines), sizes, 32).of("%r6") == Range(0, 8, 1)
-    others = [line.replace("min.u32 %r5, %r4, %r0;", "min.u32 %r5, %r4, 100;") for line in lines]
-    assert Values(text(*others), sizes, 32).of("%r6").lo < 0
-
-
-# --- branches ---
-
-
-def test_a_branch_that_was_not_taken_bounds_what_comes_after_it() -> None:
-    lines = ["mov.u32 %r0, %tid.x;", "ld.global.b32 %r1, [%rd0];", "setp.lt.s32 %p1, %r1, 9;"]
-    lines += ["setp.lt.and.u32 %p0, %r0, 5, %p1;", "@!%p0 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;"]
-    source = text(*lines)
-    values = Values(source, {}, 32)
-    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
-    assert values.at(source, inside).of("%r0") == Range(0, 4, 1)
-    assert values.at(source, inside).of("%r1").hi == 8
-    assert values.at(source, inside + 2).of("%r0") == Range(0, 31, 1)  # the label is reached from elsewhere
-
-
-@pytest.mark.parametrize(
-    ("comparison", "negated", "expected"),
-    [
-        ("gt.s32 %p0, %r0, 12", "", Range(0, 12, 4)),
-        ("gt.s32 %p0, %r0, 12", "!", Range(16, 124, 4)),
-        ("ge.u32 %p0, %r0, 13", "", Range(0, 12, 4)),
-        ("eq.u32 %p0, %r0, 8", "!", Range(8, 8, 0)),
-        ("ne.u32 %p0, %r0, 8", "", Range(8, 8, 0)),
-        ("lt.u32 %p0, 13, %r0", "", Range(0, 12, 4)),
-    ],
-)
-def test_every_comparison_bounds(comparison: str, negated: str, expected: Range) -> None:
-    lines = ["mov.u32 %r1, %tid.x;", "shl.b32 %r0, %r1, 2;", f"setp.{comparison};"]
-    source = text(*lines, f"@{negated}%p0 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;")
-    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
-    assert Values(source, {}, 32).at(source, inside).of("%r0") == expected
-
-
-def test_a_predicate_written_after_it_was_joined_to_another_bounds_nothing() -> None:
-    lines = ["mov.u32 %r0, %tid.x;", "and.pred %p2, %p0, %p1;", "setp.lt.u32 %p0, %r0, 5;"]
-    lines += ["@!%p2 bra done;", "mov.u32 %r2, %r0;", "done:", "ret;"]
-
-    def bound(changed: list[str]) -> Range:
-        source = text(*changed)
-        inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
-        return Values(source, {}, 32).at(source, inside).of("%r0")
-
-    assert bound(lines) == Range(0, 31, 1)
-    assert bound([lines[0], lines[2], lines[1], *lines[3:]]) == Range(0, 4, 1)
-
-
-def test_a_register_written_after_its_test_is_not_bounded() -> None:
-    lines = ["mov.u32 %r0, %tid.x;", "setp.gt.u32 %p0, %r0, 12;", "add.u32 %r0, %r0, 1;", "@%p0 bra done;"]
-    source = text(*lines, "mov.u32 %r2, %r0;", "done:", "ret;")
-    inside = next(s.number for s in source.statements if s.operands[:1] == ("%r2",))
-    assert Values(source, {}, 32).at(source, inside).of("%r0").hi >= 32
+def test_reason_of_a_statement(lines: list[str], operator: str, after: str, why: str | None) -> None:
+    text = "\n".join(
+        [".visible .entry gemm_s8(", "    .reg .b32 %r<64>;", *lines, "st.global.b32 [%rd0], %r1;"]
+    )
+    kernel = dataclasses.replace(EMITTED, ptx=text)
+    mutant = next(m for m in OPERATORS[operator](Source.of(text)) if m.after == after)
+    found = reason(Context(kernel, GEMM_S8.spec), mutant)
+    assert found is None if why is None else found is not None and found.startswith(why)
+    assert found is None or found in RULES
 
 
 # --- lanes ---
@@ -390,6 +322,10 @@ def test_columns_of_a_product_are_alike_where_those_of_its_right_operand_are() -
     for before, after in [("%r20, 3;", "%r20, 7;"), ("%f1, 0f00000000;", "%f1, 0f3F800000;")]:
         other = text(*(line.replace(before, after) for line in lines))
         assert not Twins(other, Lanes(other)).same(old[9], text("st.global.f32 [%rd0], %f1;").statements[0])
+
+
+def baseline(name: str) -> EmittedKernel:
+    return KERNELS[name].emit(KERNELS[name].baseline, TARGET)
 
 
 # --- blocks past the end ---
