@@ -235,7 +235,8 @@ class Site:
             slot = self.layout.symbol(operand.base.text, scalar, self, operand.offset)
             return slot
         if isinstance(operand, Negated):
-            return self.layout.derived(self, scalar)
+            what = "predicate" if scalar == PREDICATE else "register"
+            raise self.error(f"a negated {what} is not taken here")
         raise self.error(f"operand {operand} cannot be read as .{scalar.name}")
 
     def check_width(self, operand: Name, slot: int, scalar: Scalar, wide: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.simulator.scalar_types import PREDICATE, SCALARS, U32, U64, Lanes, Scalar, poison
+from tuner.simulator.scalar_types import SCALARS, U32, U64, Lanes, Scalar, poison
 from tuner.simulator.syntax import Function, Module, Variable
 
 if TYPE_CHECKING:
@@ -133,12 +133,6 @@ class Layout:
             )
         raise site.error(f"{name} is not declared")
 
-    def derived(self, site: Site, scalar: Scalar) -> int:
-        """Refuse `!p` and `-r` where an instruction does not take them."""
-        if scalar == PREDICATE:
-            raise site.error("a negated predicate is not taken here")
-        raise site.error("a negated register is not taken here")
-
 
 PARAMETER_BASE = 3 << 60
-"""Generic address of the parameter space; a load names its parameter, a tensor map is found by its address."""
+"""Generic address of the parameter space; a load names its parameter, a tensor map is found by address."""
