@@ -21,7 +21,7 @@ from tuner.simulator import PtxError, Report
 
 NO_PROBLEM_TELLS = f"{MORE_PROBLEMS} problems do not tell them apart"
 WITHIN_BOUND = f"rounds otherwise, within the derived bound on {MORE_PROBLEMS} problems"
-KERNEL_WRONG = "the kernel itself is wrong on one of the other problems"
+_KERNEL_WRONG = "the kernel itself is wrong on one of the other problems"
 _SAME_CODE = "ptxas makes the same code of it"
 _LONGER = 20  # times the instructions that the kernel itself takes: more is called endless
 _FEWEST_STEPS = 1000
@@ -93,7 +93,7 @@ class Judge:
                 return Judged(mutant, Fate.EQUIVALENT, known)
             fault = _fault(self._more)
             if fault:
-                return Judged(mutant, Fate.ALIVE, KERNEL_WRONG, fault)
+                return Judged(mutant, Fate.ALIVE, _KERNEL_WRONG, fault)
             wrong, rounds_more = _tried(candidate, self._more)
         except PtxError as error:
             return Judged(mutant, Fate.KILLED, "refused", str(error))
