@@ -16,8 +16,7 @@ import search_kernel_tuner
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from emitters.target import Target
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from tuner.devices.recorded import Recording
 from tuner.samplers import SAMPLERS
 from tuner.samplers.base import Subject, ValidSetSampler
@@ -25,7 +24,6 @@ from tuner.samplers.base import Subject, ValidSetSampler
 OURS = tuple(SAMPLERS)
 OPTUNA_TPE = "optuna-tpe"
 KERNEL_TUNER = "kernel-tuner:"
-_ARCH = "sm_80"  # a space needs some target; no constraint here looks at it
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,7 @@ def run(name: str, recording: Recording, seed: int, budget: int, workers: int = 
 
 def space_of(recording: Recording) -> ListedSpace:
     """The recorded schedules as a search space."""
-    pairs = zip(recording.names, recording.values, strict=True)
-    parameters = tuple(parameter_from(name, values) for name, values in pairs)
-    return ListedSpace(recording.kernel or "recorded", parameters, (), Target.of(_ARCH), recording.levels)
+    return ListedSpace.of(recording.kernel, recording.names, recording.values, recording.levels)
 
 
 def _run_ours(name: str, recording: Recording, seed: int, budget: int, workers: int) -> Run:

@@ -27,8 +27,7 @@ from unittest.mock import patch
 import numpy as np
 from stopping_spaces import MADE_UP, made_up, record, seeded
 
-from emitters.target import Target
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from tuner.devices.recorded import Recording, read_recording
 from tuner.samplers import stopping
 from tuner.samplers.auto import AutoCore
@@ -55,13 +54,11 @@ class Look:
         trials: So many have ended.
         found: Optimum over the best time so far.
         better: Schedules expected to be better, for each of `DOUBTS`: without, and with the margin.
-        since: Trials since the best was last improved.
     """
 
     trials: int
     found: float
     better: list[list[float]]
-    since: int
 
 
 @dataclass(frozen=True)
@@ -81,14 +78,12 @@ class Run:
 
 def searched(name: str, recording: Recording, seed: int, core: AutoCore | None = None) -> Run:
     """Search a space with `auto`, or another core, until no constants would go on."""
-    pairs = zip(recording.names, recording.values, strict=True)
-    parameters = tuple(parameter_from(*pair) for pair in pairs)
-    space = ListedSpace(recording.kernel, parameters, (), Target.of("sm_80"), recording.levels)
+    space = ListedSpace.of(recording.kernel, recording.names, recording.values, recording.levels)
     core = core or AutoCore(space)
     optimum = float(np.nanmin(recording.times_us))
     asked: list[int] = []
     looks: list[Look] = []
-    improved, best = 0, float("inf")
+    best = float("inf")
     heard: list[list[list[float]]] = []
 
     def listen(
@@ -105,13 +100,11 @@ def searched(name: str, recording: Recording, seed: int, core: AutoCore | None =
         if number >= FIRST and number % EVERY == 0:
             with patch("tuner.samplers.auto.assurance", listen):
                 core.assurance(past)
-            looks.append(Look(number, optimum / best, heard[-1], number - improved))
+            looks.append(Look(number, optimum / best, heard[-1]))
             if heard[-1][0][-2] < _SURE_ENOUGH:
                 break
         asked.append(core.propose(past, space, np.random.default_rng([seed, number])))
-        time_us = float(recording.times_us[asked[-1]])
-        if time_us < best:
-            best, improved = time_us, number + 1
+        best = float(np.fmin(best, recording.times_us[asked[-1]]))
     return Run(name, seed, len(space), looks)
 
 

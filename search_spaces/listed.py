@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emitters.kernel import ParameterValue
+from emitters.target import Target
 from search_spaces.space import Parameter, Space
+
+_NO_TARGET = Target.of("sm_80")  # a space has one; here nothing is emitted, and no constraint looks at it
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,23 @@ class ListedSpace(Space):
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[1] != len(self.parameters):
             raise ValueError(f"rows must have shape (valid, {len(self.parameters)}), got {self.rows.shape}")
+
+    @classmethod
+    def of(
+        cls,
+        kernel: str,
+        names: Sequence[str],
+        values: Sequence[Sequence[ParameterValue]],
+        rows: NDArray[np.int16],
+    ) -> "ListedSpace":
+        """The space of a kernel of which nothing is known but names and levels of its parameters.
+
+        Args:
+            kernel: Its name; ``recorded`` takes the place of an empty one.
+            names, values: Of each parameter.
+            rows: As the attribute.
+        """
+        return cls(kernel or "recorded", tuple(map(parameter_from, names, values)), (), _NO_TARGET, rows)
 
     @cached_property
     def levels(self) -> NDArray[np.int16]:

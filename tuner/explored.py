@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from emitters import KERNELS
 from emitters.target import ARCHS, Target
-from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
+from results.comparable import RecordedSpace
 from results.trial import Trial
 from search_spaces import space_for
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from search_spaces.space import Space, SpaceError
-from tuner.task import RequestError
-
-_NO_TARGET = Target.of("sm_80")  # no constraint looks at it
+from tuner.reading import spaces_in
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,6 @@ class Explored:
         """Numbers of the schedules that were tried, in the order of `inside`."""
         return np.array([number for number, _ in self.inside], dtype=np.int64)
 
-    @property
-    def title(self) -> str:
-        """What it is of, for a person."""
-        key = self.recorded.trials[0].key
-        return f"{key.kernel} {key.problem} on {key.device} ({key.arch})"
-
 
 def explored(trials: Iterable[Trial], objective: str | None = None) -> list[Explored]:
     """Every group of comparable trials with its space.
@@ -68,10 +60,7 @@ def explored(trials: Iterable[Trial], objective: str | None = None) -> list[Expl
         RequestError: Trials of one group have different parameters.
     """
     wanted = [trial for trial in trials if objective in (None, trial.key.objective)]
-    try:
-        return [_explored(recorded) for recorded in recorded_spaces(wanted)]
-    except MixedParametersError as error:
-        raise RequestError(f"{error}; choose a --study") from None
+    return [_explored(recorded) for recorded in spaces_in(wanted)]
 
 
 def _explored(recorded: RecordedSpace) -> Explored:
@@ -96,8 +85,7 @@ def _sizes(kernel: str, problem: str) -> dict[str, int]:
 
 def _around(recorded: RecordedSpace) -> Space:
     """What was tried, and all that differs from it in one parameter."""
-    parameters = tuple(map(parameter_from, recorded.names, recorded.values))
-    places = [{value: level for level, value in enumerate(p.values)} for p in parameters]
+    places = [{value: level for level, value in enumerate(values)} for values in recorded.values]
     tried = np.array(
         [
             [place[trial.schedule[name]] for name, place in zip(recorded.names, places, strict=True)]
@@ -106,10 +94,10 @@ def _around(recorded: RecordedSpace) -> Space:
         dtype=np.int16,
     )
     rows = [tried]
-    for column, parameter in enumerate(parameters):
-        for level in range(len(parameter.values)):
+    for column, values in enumerate(recorded.values):
+        for level in range(len(values)):
             changed = tried.copy()
             changed[:, column] = level
             rows.append(changed)
-    name = recorded.trials[0].key.kernel
-    return ListedSpace(name, parameters, (), _NO_TARGET, np.unique(np.concatenate(rows), axis=0))
+    kernel, found = recorded.trials[0].key.kernel, np.unique(np.concatenate(rows), axis=0)
+    return ListedSpace.of(kernel, recorded.names, recorded.values, found)

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
+from results.comparable import RecordedSpace
 from results.export import FORMATS
-from results.trial import Trial
-from tuner.reading import trials_in
+from tuner.reading import spaces_in, trials_in
 from tuner.task import RequestError
 
 
@@ -49,10 +48,10 @@ def exported(
     asked = " ".join(f"{option} {value}" for option, value in given.items() if value is not None)
     trials = trials_in(out, kernel, study, problem, arch, device)
     if not trials:
-        there = sorted({space_label(space) for space in _spaces(trials_in(out))})
+        there = sorted({space_label(space) for space in spaces_in(trials_in(out))})
         has = f"it has {'; '.join(there)}" if there else "`tune run` makes them"
         raise RequestError(f"{out} has no trials{' of ' + asked if asked else ''}; {has}")
-    spaces = _spaces(trials)
+    spaces = spaces_in(trials)
     if len(spaces) > 1:
         found = "; ".join(map(space_label, spaces))
         raise RequestError(
@@ -67,10 +66,3 @@ def space_label(space: RecordedSpace) -> str:
     studies = sorted({trial.study for trial in space.trials})
     named = studies[0] if len(studies) == 1 else f"{len(studies)} studies"
     return f"{space.label} ({len(space.trials)} schedules, {named})"
-
-
-def _spaces(trials: list[Trial]) -> list[RecordedSpace]:
-    try:
-        return recorded_spaces(trials)
-    except MixedParametersError as error:
-        raise RequestError(f"{error}; choose a --study") from None

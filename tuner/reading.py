@@ -1,9 +1,10 @@
 """Which of the kept trials a person means."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from emitters import KERNELS, UnknownKernelError, kernel_named
+from results.comparable import MixedParametersError, RecordedSpace, recorded_spaces
 from results.store import TrialStore
 from results.trial import Outcome, Trial
 from tuner.names import hint
@@ -52,6 +53,18 @@ def trials_in(
     if one_study and len(found) > 1:
         raise RequestError(f"--study has to name one of the {len(found)} studies, as {found[0]}")
     return kept
+
+
+def spaces_in(trials: Iterable[Trial]) -> list[RecordedSpace]:
+    """A recorded space of each group of comparable trials.
+
+    Raises:
+        RequestError: Trials of a group differ in their parameters.
+    """
+    try:
+        return recorded_spaces(trials)
+    except MixedParametersError as error:
+        raise RequestError(f"{error}; choose a --study") from None
 
 
 def _kernel_id(name: str, trials: Sequence[Trial]) -> str:

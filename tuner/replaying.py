@@ -6,17 +6,14 @@ from pathlib import Path
 
 from optuna.trial import TrialState
 
-from emitters.target import Target
 from results.trial import OBJECTIVES, StudyKey, recorded_word
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from search_spaces.space import Space
 from tuner.devices.replay import POLICY, Replay, is_replay, open_replay
 from tuner.loop import Flight, Loop, Watch
 from tuner.pipeline import Failure
 from tuner.study import Tuning
 from tuner.task import NO_ENERGY, About, Request, RequestError, Task, task_for
-
-_NO_TARGET = Target.of("sm_80")  # a space has one; here nothing is emitted, and no constraint looks at it
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ def replayed(
         raise RequestError(NO_ENERGY)
     replay = open_replay(name, t1, kernel, shape, arch)
     known = replay.recording
-    parameters = tuple(map(parameter_from, known.names, known.values))
-    space = ListedSpace(known.kernel or "recorded", parameters, (), _NO_TARGET, known.levels)
+    space = ListedSpace.of(known.kernel, known.names, known.values, known.levels)
     key = StudyKey(
         kernel=space.kernel,
         semantic_hash=replay.hash,

@@ -8,7 +8,7 @@ import pytest
 
 from emitters.target import Target
 from results.trial import Outcome
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from search_spaces.space import Constraint, Parameter, Space
 from tuner.devices.recorded import Recording, read_recording
 from tuner.samplers.auto import AutoCore, Settings, refit_count
@@ -282,9 +282,7 @@ def test_block_shape_prefers_whole_warps_and_moderate_blocks() -> None:
 
 
 def space_of(recording: Recording) -> ListedSpace:
-    pairs = zip(recording.names, recording.values, strict=True)
-    parameters = tuple(parameter_from(name, values) for name, values in pairs)
-    return ListedSpace(recording.kernel, parameters, (), Target.of("sm_80"), recording.levels)
+    return ListedSpace.of(recording.kernel, recording.names, recording.values, recording.levels)
 
 
 @pytest.mark.skipif(not REPLAY.is_dir(), reason=f"no recorded spaces at {REPLAY}; set REPLAY_SPACES")

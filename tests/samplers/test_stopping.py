@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from emitters.target import Target
-from search_spaces.listed import ListedSpace, parameter_from
+from search_spaces.listed import ListedSpace
 from tuner.devices.recorded import Recording, read_recording
 from tuner.samplers.base import Past
 from tuner.samplers.stopping import CAUTION, DOUBT, FEWEST_TRIALS, assurance, expected_better, margin
@@ -71,8 +70,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def space_of(recording: Recording) -> ListedSpace:
-    parameters = tuple(map(parameter_from, recording.names, recording.values))
-    return ListedSpace(recording.kernel, parameters, (), Target.of("sm_89"), recording.levels)
+    return ListedSpace.of(recording.kernel, recording.names, recording.values, recording.levels)
 
 
 def run_of(module: ModuleType, space: str, seed: int, wrong_until: int, confident_from: int) -> Any:
@@ -81,7 +79,7 @@ def run_of(module: ModuleType, space: str, seed: int, wrong_until: int, confiden
     for trials in range(20, 400, 5):
         level = 1e-9 if trials >= confident_from else 1.0
         better = [level * 10 ** (doubt > 10) for doubt in module.DOUBTS]
-        looks.append(module.Look(trials, 1.0 if trials >= wrong_until else 0.9, [better, better], 0))
+        looks.append(module.Look(trials, 1.0 if trials >= wrong_until else 0.9, [better, better]))
     return module.Run(space, seed, 5000, looks)
 
 
