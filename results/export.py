@@ -22,6 +22,9 @@ from results.trial import Outcome, ParameterValue, Source, Trial
 US_PER_MS = 1000.0
 MS_PER_S = 1000.0
 PREDICTED = " (predicted)"
+OUTCOME, MESSAGE, DUPLICATE_OF = "outcome", "message", "duplicate_of"
+"""What a schedule has beside the words of a format: the kind of a failure, its message, and the key of the
+schedule whose code and plan it has."""
 
 # T4 has compile, runtime, correctness, timeout (and constraints, for what is no valid schedule).
 _T4_WORDS = {
@@ -38,7 +41,7 @@ _VERIFY_PARTS = ("gate", "simulate", "verify")
 _ENTRY_NAMES = {
     *("time", "times", "timestamp", "__error__", "grid_size_x", "grid_size_y", "grid_size_z"),
     *("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time"),
-    *("energy_j", "outcome", "message", "source", "duplicate_of"),
+    *("energy_j", OUTCOME, MESSAGE, "source", DUPLICATE_OF),
 }
 
 
@@ -80,6 +83,11 @@ def kernel_tuner_text(space: RecordedSpace) -> str:
 
 FORMATS: dict[str, Callable[[RecordedSpace], str]] = {"t4": t4_text, "kernel-tuner": kernel_tuner_text}
 """What writes a format, by its name on the command line."""
+
+
+def schedule_key(schedule: Mapping[str, ParameterValue]) -> str:
+    """A schedule as a key of a Kernel Tuner cache."""
+    return ",".join(map(str, schedule.values()))
 
 
 def _sizes(problem: str) -> list[int]:
@@ -168,15 +176,15 @@ def _noted(space: RecordedSpace, number: int) -> dict[str, Any]:
         noted["time"] = trial.measurement.time_us / US_PER_MS
         if trial.measurement.energy_j is not None:
             noted["energy_j"] = trial.measurement.energy_j
-        noted["outcome"] = str(Outcome.OK)
+        noted[OUTCOME] = str(Outcome.OK)
         noted["source"] = source_recorded(trial)
     else:
         compiles = _T4_WORDS[trial.outcome] == "compile"
         noted["time"] = "CompilationFailedConfig" if compiles else "RuntimeFailedConfig"
-        noted["outcome"] = str(trial.outcome)
-        noted["message"] = space.message(number)
+        noted[OUTCOME] = str(trial.outcome)
+        noted[MESSAGE] = space.message(number)
     if space.originals[number] != number:
-        noted["duplicate_of"] = _key(space, space.originals[number])
+        noted[DUPLICATE_OF] = _key(space, space.originals[number])
     return noted
 
 
@@ -186,7 +194,7 @@ def _schedule(space: RecordedSpace, number: int) -> Mapping[str, ParameterValue]
 
 
 def _key(space: RecordedSpace, number: int) -> str:
-    return ",".join(map(str, _schedule(space, number).values()))
+    return schedule_key(_schedule(space, number))
 
 
 def _times_ms(trial: Trial) -> list[float]:

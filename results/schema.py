@@ -85,7 +85,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("arch", S, "key.arch", "architecture that was emitted for, as `sm_89`"),
     Column("device", S, "key.device", "what judged and timed it: `sim:rtx4090`, `cuda:NVIDIA H200`"),
     Column("policy", S, "key.policy", "timing policy that the study asks for"),
-    Column("objective", S, "key.objective", "what is minimised: `time`"),
+    Column("objective", S, "key.objective", "what is minimised: `time` or `energy`"),
     Column("semantic_hash", S, "key.semantic_hash", "blake3 of what the kernel computes, hex"),
     Column("space_hash", S, "key.space_hash", "blake3 of the search space, hex"),
     Column("data_hash", S, "key.data_hash", "blake3 of the problem's real data, hex; empty for made-up ones"),
@@ -139,7 +139,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("version", (S,), "versions", "of this package, ptxas, optuna, numpy, python"),
 )
 
-RECORDED_AT = "recorded_at"
 FIXED: dict[str, Column] = {column.name: column for column in COLUMNS}
 FAMILY_NAMED: dict[str, Family] = {family.name: family for family in FAMILIES}
 

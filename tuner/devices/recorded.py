@@ -17,16 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from results.export import DUPLICATE_OF, MESSAGE, OUTCOME, US_PER_MS, schedule_key
 from results.expression import ExpressionError, evaluate
 from results.trial import Outcome, ParameterValue, Source
 
-US_PER_MS = 1000.0
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 """Parameters that Kernel Tuner takes for a block's edges unless told otherwise (its `block_size_names`)."""
-
-OUTCOME, MESSAGE, DUPLICATE_OF = "outcome", "message", "duplicate_of"
-"""What our exported trials have beside the words of a format (`results.export`): the kind of a failure, its
-message, and the key of the schedule whose code and plan a schedule has."""
 
 _FAILURES = {
     "CompilationFailedConfig": Outcome.ASSEMBLE,
@@ -339,11 +335,6 @@ def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
         levels=np.stack(moved, axis=1),
         threads=threads,
     )
-
-
-def schedule_key(schedule: Mapping[str, ParameterValue]) -> str:
-    """A schedule as a key of a Kernel Tuner cache."""
-    return ",".join(map(str, schedule.values()))
 
 
 def _numbers(schedule: Mapping[str, ParameterValue]) -> dict[str, int]:
