@@ -1,4 +1,4 @@
-"""Running `tune` as a person does, in a process of its own."""
+"""Running `tune` as a person does: in a process of its own, or where it refuses to, in this one."""
 
 import os
 import signal
@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tuner.cli import run
 
 TUNE = Path(sys.executable).with_name("tune")
 TOY = Path(__file__).parent.parent / "toy"
@@ -34,6 +38,16 @@ def tune(
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
+    """The one line that a command ends with."""
+    assert run([str(argument) for argument in arguments]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("tune: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("tune: ").rstrip("\n")
 
 
 def _hear_interrupts() -> None:

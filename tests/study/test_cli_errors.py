@@ -6,23 +6,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from commands import tune
+from commands import refused, tune
 from fake_device import FakeDevice
 from toy_study import run as run_study
 
 from tuner.cli import run
 
 RUN = ("run", "--kernel", "toy", "--trials", "2")
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
-    """The one line that a command ends with."""
-    assert run([str(argument) for argument in arguments]) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("tune: ")
-    assert said.err.count("\n") == 1
-    return said.err.removeprefix("tune: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(

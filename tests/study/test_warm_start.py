@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import refused
 from fake_device import FakeDevice
 from toy_study import Recorder, few, rows_in, task_on
 from toy_study import run as run_study
@@ -214,8 +215,8 @@ def test_a_source_of_no_use_is_one_line_before_anything_is_written(
     Path("bad.json").write_text("times")
     Path("empty").mkdir()
     options = [option for word in words for option in ("--warm-start", word)]
-    assert run(["run", "--device", "replay:here.json", *options]) == 2
-    assert re.search(line, capsys.readouterr().err.removeprefix("tune: ").rstrip("\n"))
+    said = refused(capsys, "run", "--device", "replay:here.json", *options)
+    assert re.search(line, said), said
     assert not Path("tuning").exists()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blake3 import blake3
+from commands import refused
 
 from emitters import gguf_weights, kernel_named
 from emitters.gguf_weights import weights_problem
@@ -38,9 +39,11 @@ def model(path: Path, seed: int = 1) -> Path:
     return write_gguf(path, tensors)
 
 
-def tune_run(*arguments: object, kernel: str = "q4k_gemv") -> int:
-    given = ("run", "--kernel", kernel, "--sampler", "random", "--seed", "3", "--workers", "1", *arguments)
-    return run([str(argument) for argument in given])
+RUN = ("run", "--sampler", "random", "--seed", "3", "--workers", "1", "--kernel", "q4k_gemv")
+
+
+def tune_run(*arguments: object) -> int:
+    return run([str(argument) for argument in (*RUN, *arguments)])
 
 
 def test_a_tensor_is_tuned_recorded_and_gone_on_with(tmp_path: Path) -> None:
@@ -123,10 +126,8 @@ def test_what_does_not_fit_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = model(tmp_path / "model.gguf")
-    assert tune_run(*(argument.format(file=file) for argument in arguments), "--trials", 1) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"tune: {line.format(file=file)}"), said
-    assert said.count("\n") == 1
+    said = refused(capsys, *RUN, "--trials", 1, *(argument.format(file=file) for argument in arguments))
+    assert said.startswith(line.format(file=file)), said
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
@@ -134,8 +135,7 @@ def test_a_kernel_without_weights_names_those_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = model(tmp_path / "model.gguf")
-    assert tune_run("--weights", file, "--tensor", TENSOR, kernel="rmsnorm") == 2
-    said = capsys.readouterr().err
+    said = refused(capsys, *RUN[:-1], "rmsnorm", "--weights", file, "--tensor", TENSOR)
     assert "rmsnorm takes no weights from a file; q4k_gemv, q4k_soa_wmma, q6k_soa_gemv, wmma_gemv do" in said
 
 
