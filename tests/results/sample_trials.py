@@ -16,6 +16,7 @@ KEY = StudyKey(
     space_hash="0b" * 32,
 )
 SCHEDULE = {"tile_m": 128, "tile_n": 128, "stages": 3, "swizzle": True, "decode": "register"}
+OTHER = replace(KEY, kernel="rmsnorm", problem="4096x1024")
 
 
 def ended(number: int, **changes: Any) -> Trial:
@@ -65,3 +66,9 @@ def failed(number: int, outcome: Outcome = Outcome.ASSEMBLE, **changes: Any) -> 
 def started(number: int, **changes: Any) -> Trial:
     """The mark of a trial that is about to touch a device."""
     return failed(number, **{"outcome": Outcome.STARTED, "message": "", "finished_at": None, **changes})
+
+
+def other(number: int, **changes: object) -> Trial:
+    """A trial of another kernel, with parameters of its own."""
+    trial = ended(number, study=OTHER.name, key=OTHER, sizes={"rows": 4096, "n": 1024})
+    return replace(trial, **{"schedule": {"warps": 4, "vector": 8}, **changes})
