@@ -50,7 +50,6 @@ def test_a_kernel_tuner_cache_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(recording.raw_us[[0, 3]], [[1500, 2500], [500, np.nan]])
     assert recording.outcomes == (Outcome.OK, Outcome.ASSEMBLE, Outcome.CRASH, Outcome.OK)
     assert recording.messages == ("", "CompilationFailedConfig", "RuntimeFailedConfig", "")
-    assert recording.threads == "block_size_x"
     assert recording.complete
 
 
@@ -137,7 +136,6 @@ def test_t4_results_are_read(tmp_path: Path) -> None:
     assert recording.levels.tolist() == [[3, 0], [0, 0], [2, 0]]
     np.testing.assert_array_equal(recording.times_us, [3000, np.nan, np.nan])
     assert recording.outcomes == (Outcome.OK, Outcome.CRASH, Outcome.WRONG)
-    assert recording.threads is None
 
 
 def t1_text(conditions: list[str]) -> str:
@@ -156,14 +154,13 @@ def t1_text(conditions: list[str]) -> str:
     )
 
 
-def test_t1_input_orders_levels_and_tells_the_threads(tmp_path: Path) -> None:
+def test_t1_input_orders_levels(tmp_path: Path) -> None:
     t1 = read_t1(written(tmp_path / "t1.json", t1_text(["block_size_x * tile <= 512"])))
     assert t1.conditions == ("block_size_x * tile <= 512",)
     recording = read_recording(written(tmp_path / "copy.json", cache_text()), t1)
     assert recording.names == ("tile", "block_size_x")
     assert recording.levels.tolist() == [[2, 0], [0, 0], [2, 1], [1, 1]]
     assert recording.schedule(3) == {"tile": 2, "block_size_x": 64}
-    assert recording.threads == "(block_size_x) * (2)"
 
 
 def test_t1_input_of_another_space_is_refused(tmp_path: Path) -> None:
@@ -245,11 +242,3 @@ class TestRealRecordings:
         recording = read_recording(REPLAY / f"{file}.json.gz")
         assert len(recording) == schedules
         assert np.nanmin(recording.times_us) == pytest.approx(best_us, rel=1e-4)
-
-
-def test_thread_counts_follow_the_formula(tmp_path: Path) -> None:
-    recording = read_recording(written(tmp_path / "copy.json", cache_text()))
-    counts = recording.thread_counts()
-    assert counts is not None
-    assert counts.tolist() == [32, 32, 64, 64]
-    assert read_recording(written(tmp_path / "t4.json", t4_text())).thread_counts() is None

@@ -14,7 +14,7 @@ from tuner.devices.recorded import Recording, read_recording
 from tuner.samplers.auto import AutoCore, Settings, refit_count
 from tuner.samplers.base import Past
 from tuner.samplers.coordinates import distance
-from tuner.samplers.hints import Hint, block_shape, predicted
+from tuner.samplers.hints import predicted
 from tuner.samplers.sizes import powers_of_two
 from tuner.samplers.transfer import Source, learn
 
@@ -271,14 +271,6 @@ def test_assurance_is_rarely_wrong_on_made_up_spaces() -> None:
                 break
     assert stopped >= 3
     assert wrong <= 1
-
-
-def test_block_shape_prefers_whole_warps_and_moderate_blocks() -> None:
-    hint = block_shape(np.array([16, 48, 64, 256, 512, 1024]))
-    assert isinstance(hint, Hint)
-    best = hint.values.min()
-    assert (hint.values == best).tolist() == [False, False, True, True, True, False]
-    assert block_shape(np.array([64, 128])).values.tolist() == [0, 0]
 
 
 def space_of(recording: Recording) -> ListedSpace:

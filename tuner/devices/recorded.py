@@ -21,9 +21,6 @@ from results.export import DUPLICATE_OF, MESSAGE, OUTCOME, US_PER_MS, schedule_k
 from results.expression import ExpressionError, evaluate
 from results.trial import Outcome, ParameterValue, Source
 
-BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
-"""Parameters that Kernel Tuner takes for a block's edges unless told otherwise (its `block_size_names`)."""
-
 _FAILURES = {
     "CompilationFailedConfig": Outcome.ASSEMBLE,
     "RuntimeFailedConfig": Outcome.CRASH,
@@ -53,7 +50,6 @@ class Recording:
         raw_us: Every time behind it, shape (schedules, most repeats), NaN where there is none.
         outcomes: What became of each.
         messages: For a failure, the file's word for it; else empty.
-        threads: Formula of the threads of a block, in parameter names; None where nothing tells.
         complete: Whether the file had its end.
         originals: For each schedule the number of the one whose code and plan it has, its own where none is
             known; shape (schedules,), int64. None where nothing tells.
@@ -70,7 +66,6 @@ class Recording:
     raw_us: NDArray[np.float64]
     outcomes: tuple[Outcome, ...]
     messages: tuple[str, ...]
-    threads: str | None = None
     complete: bool = True
     originals: NDArray[np.int64] | None = None
     problem: str = ""
@@ -85,13 +80,6 @@ class Recording:
         row = self.levels[number]
         return {n: v[level] for n, v, level in zip(self.names, self.values, row, strict=True)}
 
-    def thread_counts(self) -> NDArray[np.int64] | None:
-        """Threads of a block of every schedule, shape (schedules,); None where nothing tells."""
-        if self.threads is None:
-            return None
-        formula = self.threads
-        return np.array([evaluate(formula, _numbers(self.schedule(n))) for n in range(len(self))], np.int64)
-
 
 @dataclass(frozen=True)
 class T1:
@@ -101,13 +89,11 @@ class T1:
         kernel: Its name.
         values: Levels of each parameter by name, in order.
         conditions: Formulas over parameter names; all must hold.
-        block: Formulas of a block's edges.
     """
 
     kernel: str
     values: Mapping[str, tuple[ParameterValue, ...]]
     conditions: tuple[str, ...] = ()
-    block: tuple[str, ...] = ()
 
     def broken(self, schedule: Mapping[str, ParameterValue]) -> str | None:
         """The first condition that a schedule breaks, or None.
@@ -126,7 +112,7 @@ def read_recording(path: Path, t1: T1 | None = None) -> Recording:
 
     Args:
         path: JSON, gzip or not.
-        t1: Gives levels their order and a block its edges; recorded schedules must keep its conditions.
+        t1: Gives levels their order; recorded schedules must keep its conditions.
 
     Raises:
         RecordingError: With what is wrong and where.
@@ -165,10 +151,9 @@ def read_t1(path: Path) -> T1:
         kernel = document.get("KernelSpecification", {})
         values = {p["Name"]: tuple(_values(p["Values"])) for p in space["TuningParameters"]}
         conditions = tuple(c["Expression"] for c in space.get("Conditions", ()))
-        block = tuple(str(edge) for edge in kernel.get("LocalSize", {}).values())
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{path} is no T1 input: {error!r}") from None
-    return T1(str(kernel.get("KernelName", "")), values, conditions, block)
+    return T1(str(kernel.get("KernelName", "")), values, conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +178,11 @@ def _from_cache(document: Mapping[str, Any], path: Path) -> Recording:
         failure = entry.get("__error__", time)  # the first is where Kernel Tuner 1.5 has it
         rows.append(_row(schedule, time, entry.get("times"), failure, entry))
     values = tuple(tuple(document["tune_params"][name]) for name in names)
-    edges = [name for name in BLOCK_NAMES if name in names]
     about = document.get("metadata") or {}
     return replace(
         _recording(names, values, rows, path, about),
         kernel=str(document.get("kernel_name", "")),
         device=str(document.get("device_name", "")),
-        threads=" * ".join(edges) or None,
     )
 
 
@@ -213,13 +196,11 @@ def _from_t4(document: Mapping[str, Any], path: Path) -> Recording:
         rows.append(_row(entry["configuration"], time, entry["times"].get("runtimes"), failed, measured))
     names = tuple(rows[0].schedule) if rows else ()
     values = tuple(tuple(sorted({row.schedule[name] for row in rows}, key=_order)) for name in names)
-    edges = [name for name in BLOCK_NAMES if name in names]
     about = document.get("metadata") or {}
     return replace(
         _recording(names, values, rows, path, about),
         kernel=str(about.get("kernel", "")),
         device=str(about.get("device", "")),
-        threads=" * ".join(edges) or None,
     )
 
 
@@ -307,7 +288,7 @@ def _originals(rows: Sequence[_Row]) -> NDArray[np.int64] | None:
 
 
 def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
-    """The recording with the levels, the order and the block of T1 input."""
+    """The recording with the levels and the order of T1 input."""
     if set(t1.values) != set(recording.names):
         odd = sorted(set(t1.values) ^ set(recording.names))
         raise RecordingError(
@@ -326,14 +307,12 @@ def _ordered_as(recording: Recording, t1: T1, path: Path) -> Recording:
             raise RecordingError(f"{path}: {name} must be one of {values} by its T1 input, got {absent[0]}")
         place = np.array([values.index(value) for value in recording.values[position]], dtype=np.int16)
         moved.append(place[recording.levels[:, position]])
-    threads = " * ".join(f"({edge})" for edge in t1.block) if t1.block else recording.threads
     return replace(
         recording,
         kernel=recording.kernel or t1.kernel,
         names=tuple(t1.values),
         values=tuple(t1.values.values()),
         levels=np.stack(moved, axis=1),
-        threads=threads,
     )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from search_spaces.space import Parameter, Space
 from tuner.samplers.coordinates import Floats
-from tuner.samplers.hints import WARP, Hint
+from tuner.samplers.hints import Hint
 
 _WEIGHT, _SPREAD = 0.8, 0.4
+_WARP = 32
 
 
 def powers_of_two(space: Space, weight: float = _WEIGHT, spread: float = _SPREAD) -> tuple[Hint, ...]:
@@ -37,6 +38,6 @@ def _is_odd(parameter: Parameter) -> Floats:
     Parameters that are no sizes, have fewer than three, or never reach a warp tell nothing.
     """
     sizes = [int(v) for v in parameter.values if isinstance(v, int | float) and v >= 1 and v == int(v)]
-    if parameter.kind != "power" or not 3 <= len(sizes) == len(parameter.values) or max(sizes) < WARP:
+    if parameter.kind != "power" or not 3 <= len(sizes) == len(parameter.values) or max(sizes) < _WARP:
         return np.zeros(len(parameter.values))
     return np.array([size & (size - 1) != 0 for size in sizes], dtype=np.float64)
