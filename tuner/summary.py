@@ -166,4 +166,5 @@ def _trial_json(row: Trial | None) -> dict[str, Any] | None:
         "time_us": None if time is None else time.time_us,
         "energy_j": None if time is None else time.energy_j,
         "source": None if time is None else str(time.source),
+        "time_is": None if time is None else time.word,
     }

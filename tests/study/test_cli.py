@@ -104,7 +104,7 @@ def test_run_for_programs(tmp_path: Path) -> None:
     best = min(row.measurement.time_us for row in rows_in(tmp_path) if row.measurement)
     assert (value["ending"], value["trials"], value["failures"]) == ("complete", 6, {})
     assert value["best"]["time_us"] == best
-    assert value["best"]["source"] == "model"
+    assert (value["best"]["source"], value["best"]["time_is"]) == ("model", "predicted")
     assert value["hand_written"]["number"] == 0
     assert value["hand_written"]["schedule"]["threads"] == 128
 

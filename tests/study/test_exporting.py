@@ -205,6 +205,8 @@ def test_a_search_of_recorded_predictions_calls_them_that(
         assert f"learned from: {name}.json, {word} (24 results)\n" in said
         assert run(["results", "--out", out, "--json"]) == 0
         assert [row["is"] for row in json.loads(capsys.readouterr().out)] == [word]
+        assert run([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["best"]["time_is"] == word
         assert run(["report", "--out", out]) == 0
         assert f"(sm_89), {word}\n" in capsys.readouterr().out
 
