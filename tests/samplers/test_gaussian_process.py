@@ -115,7 +115,7 @@ def test_fitting_finds_the_parameter_that_matters() -> None:
     rng = np.random.default_rng(5)
     places = rng.random((60, 3))
     targets = ranked(np.abs(places[:, 1] - 0.3) + 0.01 * rng.random(60))
-    lengths = fit(points(places), targets, NONE, Prior()).lengths
+    lengths = fit(points(places), targets, NONE, Prior()).covariance.lengths
     assert lengths[1] < 0.5 * min(lengths[0], lengths[2])
 
 
@@ -124,7 +124,7 @@ def test_fitting_reaches_the_maximum_it_claims() -> None:
     rng = np.random.default_rng(6)
     places, prior = rng.random((15, 2)).astype(np.float32), Prior()
     targets = ranked(places[:, 0] + 0.2 * rng.random(15))
-    fitted = fit(points(places), targets, NONE, prior)
+    fitted = fit(points(places), targets, NONE, prior).covariance
     found = np.log([*fitted.lengths, fitted.main, fitted.pair, fitted.whole, fitted.noise])
 
     def log_posterior(logs: np.ndarray) -> float:
@@ -147,7 +147,7 @@ def test_a_wrong_hint_fades_and_a_right_one_stays() -> None:
     seen = np.arange(60)
     for sign in (1.0, -1.0):
         everything = Points(places, (sign * truth[:, None]).astype(np.float32))
-        beliefs = Beliefs(fit(everything[seen], truth[seen], hints, Prior()), hints, everything)
+        beliefs = Beliefs(fit(everything[seen], truth[seen], hints, Prior()).covariance, hints, everything)
         before = np.corrcoef(beliefs.means(truth[:0]), truth)[0, 1]
         beliefs.observe(everything[seen])
         after = np.corrcoef(beliefs.means(truth[seen])[60:], truth[60:])[0, 1]

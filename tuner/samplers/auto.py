@@ -15,6 +15,8 @@ from search_spaces.space import Space
 from tuner.samplers.acquisition import expected_improvement
 from tuner.samplers.base import Past, Subject
 from tuner.samplers.coordinates import Coordinates, Floats, Indices
+from tuner.samplers.covariance import Covariance
+from tuner.samplers.floors import in_turn
 from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
@@ -27,6 +29,7 @@ from tuner.samplers.transfer import learn
 
 _FIRST_FIT = 5
 _SUREST_FAILURE = 0.99
+_CLEARLY = 3.0  # difference of two losses: twenty to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Settings:
     Attributes:
         start: Trials before the model is asked.
         start_alone: The same where nobody gives hints or first schedules: the model is asked sooner.
-        led: Of the start, how many are those that hints say are best. Few, or a wrong hint is a trap.
+        told: Of the start, how many are of those that the search is told to begin with. Were it all, a wrong
+            source would be a trap.
         prior: Of the model's numbers.
         most_candidates: Candidates the model looks at, at most; all of them in spaces below that.
         most_cells: Observations times candidates, at most: bounds time and memory of an ask.
@@ -47,7 +51,7 @@ class Settings:
 
     start: int = 8
     start_alone: int = 5
-    led: int = 2
+    told: int = 7
     prior: Prior = field(default_factory=Prior)
     most_candidates: int = 20_000
     most_cells: int = 4_000_000
@@ -63,7 +67,8 @@ class AutoCore:
         space: Whose valid set is searched.
         settings: How.
         hints: What is believed of its schedules beforehand. Where nobody says anything, sizes tell.
-        first: Schedules to begin with, in this order; as many as the start has room for.
+        first: Schedules to begin with, the most promising first: among them the model picks, by what results
+            there are. Without any, what the hints say is best.
     """
 
     def __init__(
@@ -71,26 +76,30 @@ class AutoCore:
         space: Space,
         settings: Settings | None = None,
         hints: Sequence[Hint] = (),
-        first: Sequence[int] = (),
+        first: Sequence[int] | Indices = (),
     ) -> None:
         self._settings = settings or Settings()
         self._levels = space.levels
         self._coordinates = Coordinates.of(space.parameters)
         self._counts = tuple(len(parameter.values) for parameter in space.parameters)
-        self._begin_with = tuple(first)
-        self._start, self._led = self._settings.start, self._settings.led
-        if not hints and not first:
+        is_alone = not hints and len(first) == 0
+        self._start = self._settings.start_alone if is_alone else self._settings.start
+        if is_alone:
             hints = powers_of_two(space)
-            self._start, self._led = self._settings.start_alone, 0
         self._features = stacked(hints, len(self._levels))
         self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
+        own = np.array([not hint.is_taught for hint in hints])
+        self._untaught = Hints(self._hints.weights * own, self._hints.spreads * own)
+        self._begin_with = np.array(first, dtype=np.int64)
+        if not is_alone and len(first) == 0:
+            self._begin_with = np.argmin(self._hints.mean(self._features), keepdims=True)
         self._model: _Model | None = None
 
     def propose(self, past: Past, space: Space, rng: np.random.Generator) -> int:
         taken = np.concatenate([past.schedules, past.pending])
         timed = np.unique(past.times_us[~np.isnan(past.times_us)])
         if len(taken) < self._start or len(timed) < 2:
-            return self._first(taken, rng)
+            return self._first(past, rng)
         model = self._model_for(past)
         model.look(past, self._points)
         scores = model.scores(past.times_us)
@@ -124,18 +133,25 @@ class AutoCore:
         free[taken] = False
         return free
 
-    def _first(self, taken: Indices, rng: np.random.Generator) -> int:
-        """A schedule to begin with: as told, or what hints say is best, and then what is most different."""
-        told = next((schedule for schedule in self._begin_with if schedule not in taken), None)
-        if told is not None:
-            return told
-        if len(self._hints.weights) == 0:
-            return most_different(self._levels, self._coordinates, taken, None, rng)
-        expected = self._hints.mean(self._features)
-        if len(taken) >= self._led:
-            return most_different(self._levels, self._coordinates, taken, expected, rng)
-        expected[taken] = np.inf
-        return int(np.argmin(expected))
+    def _first(self, past: Past, rng: np.random.Generator) -> int:
+        """A schedule to begin with: of those it is told, and then what is most different."""
+        taken = np.concatenate([past.schedules, past.pending])
+        left = self._begin_with[~np.isin(self._begin_with, taken)]
+        if len(left) and len(self._begin_with) - len(left) < self._settings.told:
+            return self._pick(left, past)
+        expected = self._hints.mean(self._features) if len(self._hints.weights) else None
+        return most_different(self._levels, self._coordinates, taken, expected, rng)
+
+    def _pick(self, schedules: Indices, past: Past) -> int:
+        """Of a few schedules the most promising one, by the model as it is before it is fitted."""
+        if len(past.schedules) == 0:
+            return int(schedules[0])
+        covariance = Covariance.unpack(self._settings.prior.logs(len(self._coordinates)))
+        beliefs = Beliefs(covariance, self._hints, self._points(schedules))
+        beliefs.observe(self._points(np.concatenate([past.schedules, past.pending])))
+        targets = ranked(past.times_us)
+        gain = expected_improvement(beliefs.means(targets), beliefs.spreads(), float(targets.min()))
+        return int(schedules[np.argmax(gain)])
 
     def _points(self, schedules: Indices) -> Points:
         coordinates = self._coordinates.at(self._levels[schedules])
@@ -156,7 +172,7 @@ class AutoCore:
         order = np.argsort(targets, kind="stable")
         learned = _best_and_others(order, settings.most_observed, rng)
         fitted = _best_and_others(order, settings.most_fitted, rng)
-        covariance = fit(self._points(schedules[fitted]), targets[fitted], self._hints, settings.prior)
+        hints, covariance = self._believed(self._points(schedules[fitted]), targets[fitted])
         room = min(settings.most_candidates, settings.most_cells // len(learned))
         candidates = self._candidates(schedules, schedules[order[: settings.hubs]], room, rng)
         return _Model(
@@ -164,8 +180,18 @@ class AutoCore:
             times_us,
             learned,
             candidates,
-            Beliefs(covariance, self._hints, self._points(candidates)),
+            Beliefs(covariance, hints, self._points(candidates)),
         )
+
+    def _believed(self, points: Points, targets: Floats) -> tuple[Hints, Covariance]:
+        """Hints and covariance to go by: as other studies taught, unless targets speak clearly against it."""
+        taught = fit(points, targets, self._hints, self._settings.prior)
+        if self._settings.prior.learned is None:
+            return self._hints, taught.covariance
+        untaught = fit(points, targets, self._untaught, Prior())
+        if untaught.loss + _CLEARLY < taught.loss:
+            return self._untaught, untaught.covariance
+        return self._hints, taught.covariance
 
     @cached_property
     def _neighbourhood(self) -> Neighbourhood:
@@ -268,7 +294,8 @@ def make_auto(subject: Subject) -> AutoCore:
     """The core for a subject, with what other studies teach and what the cost model says."""
     told = learn(subject.space, subject.sources)
     seeded = seed(subject.space, subject.sizes)
+    settings = Settings(prior=told.prior)
     if seeded is None:
-        return AutoCore(subject.space, Settings(prior=told.prior), told.hints)
-    first = seeded.first.tolist()
-    return AutoCore(subject.space, Settings(prior=told.prior), (*told.hints, *seeded.hints), first)
+        return AutoCore(subject.space, settings, told.hints, told.first)
+    first = in_turn([told.first, seeded.first])
+    return AutoCore(subject.space, settings, (*told.hints, *seeded.hints), first)

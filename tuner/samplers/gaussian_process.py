@@ -98,7 +98,20 @@ class Points:
         return Points(self.coordinates[rows], self.features[rows])
 
 
-def fit(points: Points, targets: Floats, hints: Hints, prior: Prior) -> Covariance:
+@dataclass(frozen=True)
+class Fitted:
+    """A covariance, and how well it and what it was fitted with explain the targets.
+
+    Attributes:
+        covariance: The most probable one.
+        loss: Minus the log of its posterior, up to a constant that only the number of targets decides.
+    """
+
+    covariance: Covariance
+    loss: float
+
+
+def fit(points: Points, targets: Floats, hints: Hints, prior: Prior) -> Fitted:
     """The covariance that is most probable given the targets.
 
     Always begun at the prior's median, so that the answer depends on the arguments alone.
@@ -143,7 +156,7 @@ def fit(points: Points, targets: Floats, hints: Hints, prior: Prior) -> Covarian
         options={"maxiter": 30, "ftol": 1e-5, "gtol": 1e-2},
     )
     assert len(found.x) == columns + VARIANCES
-    return Covariance.unpack(found.x)
+    return Fitted(Covariance.unpack(found.x), float(found.fun))
 
 
 class Beliefs:

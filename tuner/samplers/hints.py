@@ -22,12 +22,14 @@ class Hint:
         values: High for slow, of mean 0 and variance 1 over the valid set, shape (valid,).
         weight, spread: Mean and standard deviation of what one unit adds to the target, which is standard
             normal.
+        is_taught: By another study: given up where results speak clearly against such.
     """
 
     name: str
     values: Singles
     weight: float
     spread: float
+    is_taught: bool = False
 
 
 def predicted(name: str, times_us: Floats, weight: float, spread: float) -> Hint:

@@ -79,7 +79,7 @@ def explain(parameters: Sequence[Parameter], levels: Levels, tried: Indices, tim
     targets = ranked(times_us[learned])
     points = _points(coordinates, levels[tried[learned]])
     fitted = np.sort(rng.permutation(len(learned))[:_MOST_FITTED])
-    covariance = fit(points[fitted], targets[fitted], Hints.none(), Prior())
+    covariance = fit(points[fitted], targets[fitted], Hints.none(), Prior()).covariance
     inverse = _inverse(covariance, points)
     weights = inverse @ targets
     factors = tied(levels, [len(p.values) for p in parameters])

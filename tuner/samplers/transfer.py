@@ -1,8 +1,9 @@
 """What other studies of the same kernel teach: on another GPU, for another problem, or an earlier version.
 
 From each source comes a hint, a prediction for every schedule, whose worth the new study's own results
-decide; and from all of them how strongly each parameter matters, as the prior of the numbers. A source
-that misleads costs a few trials: few schedules are taken from it, and its hint fades.
+decide; the floors of its valleys, to begin with; and from all of them how strongly each parameter matters, as
+the prior of the numbers. A source that misleads costs a few trials: few schedules are taken from it, and its
+hint fades.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ from results.trial import ParameterValue
 from search_spaces.space import Space, SpaceError
 from tuner.samplers.coordinates import Coordinates, Floats, Indices, Singles
 from tuner.samplers.covariance import Covariance
+from tuner.samplers.floors import floors, in_turn
 from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
 from tuner.samplers.hints import Hint
+from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.target import ranked
 
 _MOST_LEARNED = 400
@@ -25,6 +28,8 @@ FEWEST = 20
 """Results with a time below which a source teaches nothing."""
 _WEIGHT, _SPREAD = 0.8, 0.5
 _LOG_SPREAD = 0.6
+_NOISE = 0.05  # at least: however smooth a source is, this kernel may be rough here
+_FLOORS = 8  # of a source, at most
 _NO_HINTS = Hints.none()
 
 
@@ -73,10 +78,12 @@ class Experience:
     Attributes:
         hints: One for each source with enough results.
         prior: Of the model's numbers.
+        first: Schedules to begin with: the floors of each source in turn.
     """
 
     hints: tuple[Hint, ...]
     prior: Prior
+    first: Indices
 
 
 def learn(space: Space, sources: Sequence[Source]) -> Experience:
@@ -86,15 +93,24 @@ def learn(space: Space, sources: Sequence[Source]) -> Experience:
     """
     told = [source for source in sources if source.timed >= FEWEST]
     if not told:
-        return Experience((), Prior())
+        return Experience((), Prior(), np.zeros(0, dtype=np.int64))
     coordinates = Coordinates.of(space.parameters)
     covariances = [_covariance(space, coordinates, source) for source in told]
     hints = [
-        Hint(source.name, _predicted(space, coordinates, source, covariance), _WEIGHT / len(told), _SPREAD)
+        Hint(
+            source.name,
+            _predicted(space, coordinates, source, covariance),
+            _WEIGHT / len(told),
+            _SPREAD,
+            is_taught=True,
+        )
         for source, covariance in zip(told, covariances, strict=True)
     ]
     logs = np.mean([covariance.pack() for covariance in covariances], axis=0)
-    return Experience(tuple(hints), Prior(log_spread=_LOG_SPREAD, learned=tuple(map(float, logs))))
+    logs[-1] = max(logs[-1], np.log(_NOISE))
+    neighbourhood = Neighbourhood(space.levels, tuple(len(p.values) for p in space.parameters))
+    first = in_turn([floors(neighbourhood, hint.values, _FLOORS) for hint in hints])
+    return Experience(tuple(hints), Prior(log_spread=_LOG_SPREAD, learned=tuple(map(float, logs))), first)
 
 
 def _covariance(space: Space, coordinates: Coordinates, source: Source) -> Covariance:
@@ -102,7 +118,7 @@ def _covariance(space: Space, coordinates: Coordinates, source: Source) -> Covar
     order = np.argsort(ranked(source.times_us), kind="stable")
     chosen = np.sort(order[np.linspace(0, len(order) - 1, min(len(order), _MOST_FITTED)).astype(np.int64)])
     points = _points(coordinates, space, source.schedules[chosen])
-    return fit(points, ranked(source.times_us[chosen]), _NO_HINTS, Prior())
+    return fit(points, ranked(source.times_us[chosen]), _NO_HINTS, Prior()).covariance
 
 
 def _predicted(space: Space, coordinates: Coordinates, source: Source, covariance: Covariance) -> Singles:
