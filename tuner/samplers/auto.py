@@ -17,7 +17,7 @@ from tuner.samplers.base import Past, Subject
 from tuner.samplers.coordinates import Coordinates, Floats, Indices
 from tuner.samplers.covariance import Covariance
 from tuner.samplers.floors import in_turn
-from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior, fit
+from tuner.samplers.gaussian_process import Beliefs, Hints, Points, Prior
 from tuner.samplers.hints import Hint, stacked
 from tuner.samplers.neighbourhood import Neighbourhood
 from tuner.samplers.seeding import seed
@@ -26,10 +26,10 @@ from tuner.samplers.start import free_sample, most_different
 from tuner.samplers.stopping import FEWEST_TRIALS, assurance
 from tuner.samplers.target import ranked
 from tuner.samplers.transfer import learn
+from tuner.samplers.trust import Outlook, believed
 
 _FIRST_FIT = 5
 _SUREST_FAILURE = 0.99
-_CLEARLY = 3.0  # difference of two losses: twenty to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,7 @@ class AutoCore:
             hints = powers_of_two(space)
         self._features = stacked(hints, len(self._levels))
         self._hints = Hints(np.array([h.weight for h in hints]), np.array([h.spread for h in hints]))
-        own = np.array([not hint.is_taught for hint in hints])
-        self._untaught = Hints(self._hints.weights * own, self._hints.spreads * own)
+        self._untaught = self._without_lessons(hints) if self._settings.prior.learned is not None else None
         self._begin_with = np.array(first, dtype=np.int64)
         if not is_alone and len(first) == 0:
             self._begin_with = np.argmin(self._hints.mean(self._features), keepdims=True)
@@ -153,6 +152,10 @@ class AutoCore:
         gain = expected_improvement(beliefs.means(targets), beliefs.spreads(), float(targets.min()))
         return int(schedules[np.argmax(gain)])
 
+    def _without_lessons(self, hints: Sequence[Hint]) -> Outlook:
+        own = np.array([not hint.is_taught for hint in hints])
+        return Outlook(Hints(self._hints.weights * own, self._hints.spreads * own), Prior())
+
     def _points(self, schedules: Indices) -> Points:
         coordinates = self._coordinates.at(self._levels[schedules])
         return Points(coordinates, self._features[schedules])
@@ -172,7 +175,9 @@ class AutoCore:
         order = np.argsort(targets, kind="stable")
         learned = _best_and_others(order, settings.most_observed, rng)
         fitted = _best_and_others(order, settings.most_fitted, rng)
-        hints, covariance = self._believed(self._points(schedules[fitted]), targets[fitted])
+        points = self._points(schedules[fitted])
+        outlook = Outlook(self._hints, settings.prior)
+        hints, covariance = believed(points, targets[fitted], outlook, self._untaught)
         room = min(settings.most_candidates, settings.most_cells // len(learned))
         candidates = self._candidates(schedules, schedules[order[: settings.hubs]], room, rng)
         return _Model(
@@ -182,16 +187,6 @@ class AutoCore:
             candidates,
             Beliefs(covariance, hints, self._points(candidates)),
         )
-
-    def _believed(self, points: Points, targets: Floats) -> tuple[Hints, Covariance]:
-        """Hints and covariance to go by: as other studies taught, unless targets speak clearly against it."""
-        taught = fit(points, targets, self._hints, self._settings.prior)
-        if self._settings.prior.learned is None:
-            return self._hints, taught.covariance
-        untaught = fit(points, targets, self._untaught, Prior())
-        if untaught.loss + _CLEARLY < taught.loss:
-            return self._untaught, untaught.covariance
-        return self._hints, taught.covariance
 
     @cached_property
     def _neighbourhood(self) -> Neighbourhood:
