@@ -7,7 +7,10 @@ from tuner.samplers.coordinates import Indices
 
 
 class Neighbourhood:
-    """Finds neighbours by sorted mixed-radix keys, without looking at every schedule.
+    """Finds neighbours by sorted keys, without looking at every schedule.
+
+    A key is the sum, modulo 2^64, of a random number for each level. That two of a million schedules share
+    one has a chance of 3e-8; then a neighbour may be missed, and never is a schedule found that is none.
 
     Args:
         levels: The valid set, shape (valid, parameters).
@@ -16,25 +19,21 @@ class Neighbourhood:
 
     def __init__(self, levels: NDArray[np.int16], counts: tuple[int, ...]) -> None:
         self._levels = levels
-        self._counts = counts
-        places = [1]
-        for count in reversed(counts[1:]):
-            places.append(places[-1] * count)
-        if places[-1] * (counts[0] if counts else 1) >= 2**63:
-            raise ValueError(f"a space must have fewer than 2^63 combinations, got levels {counts}")
-        self._places = np.array(places[::-1], dtype=np.int64)
-        keys = levels.astype(np.int64) @ self._places
+        self._numbers = np.random.default_rng(0).integers(2**64, size=sum(counts), dtype=np.uint64)
+        self._first = np.cumsum([0, *counts])[:-1]  # of each parameter's numbers
+        self._parameter = np.repeat(np.arange(len(counts)), counts)
+        keys = np.zeros(len(levels), dtype=np.uint64)
+        for column, first in zip(levels.T, self._first, strict=True):
+            keys += self._numbers[first + column]
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 
     def of(self, schedule: int) -> Indices:
         """Valid schedules one parameter away from schedule number `schedule`, in no particular order."""
-        row = self._levels[schedule].astype(np.int64)
-        steps = [
-            (np.arange(count) - level) * place
-            for count, level, place in zip(self._counts, row, self._places, strict=True)
-        ]
-        wanted = row @ self._places + np.concatenate([step[step != 0] for step in steps])
+        row = self._levels[schedule]
+        own = self._numbers[self._first + row]
+        wanted = np.sum(own) + self._numbers - own[self._parameter]
         at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        found: Indices = self._order[at[self._keys[at] == wanted]]
-        return found
+        found = self._order[at[self._keys[at] == wanted]]
+        neighbours: Indices = found[np.count_nonzero(self._levels[found] != row, axis=1) == 1]
+        return neighbours
