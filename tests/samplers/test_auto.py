@@ -192,6 +192,20 @@ def test_hints_lead_and_a_wrong_one_is_no_trap() -> None:
     assert found(times_us, searched(space, times_us, 100, wrong)) > 0.95
 
 
+def test_a_search_begins_with_most_of_what_it_is_told_in_the_order_that_results_suggest() -> None:
+    space = grid(3)
+    told = np.random.default_rng(5).permutation(len(space))[:12].tolist()
+    times_us = 100.0 + np.abs(space.levels - space.levels[told[3]]).sum(axis=1)
+    blind = searched(space, times_us, 4, AutoCore(space, first=told), in_flight=4)
+    assert blind == told[:4]
+    asked = searched(space, times_us, 8, AutoCore(space, first=told))
+    assert asked[0] == told[0]
+    assert len(set(asked) & set(told)) == 7
+    assert asked[7] not in told
+    assert told[3] in asked[1:5]
+    assert asked[:7] != told[:7]
+
+
 def test_another_devices_results_help() -> None:
     space = grid(5)
     times_us = times_of(space)
@@ -202,7 +216,7 @@ def test_another_devices_results_help() -> None:
     told = learn(space, [Source.of("elsewhere", space, rows)])
 
     def core() -> AutoCore:
-        return AutoCore(space, Settings(prior=told.prior), told.hints)
+        return AutoCore(space, Settings(prior=told.prior), told.hints, told.first)
 
     warm = [found(times_us, searched(space, times_us, 12, core(), s)) for s in range(5)]
     cold = [found(times_us, searched(space, times_us, 12, AutoCore(space), s)) for s in range(5)]
