@@ -5,7 +5,8 @@ again leaks its caches of neighbours into the next run.
 
 All but three of its strategies take part. `brute_force` enumerates. `pyatf_strategies` passes an argument
 that pyATF 0.0.13 does not take. `skopt` (scikit-optimize 0.10.2) ends in a ValueError about NaN before its
-hundredth evaluation of a space with failures, after half a minute.
+hundredth evaluation of a space with failures, after half a minute. `nsga2` and `nsga3` may ask thousands of
+times for what was evaluated: whoever does so 400 times in a row is taken to be done.
 """
 
 import contextlib
@@ -40,6 +41,13 @@ STRATEGIES = (
 )
 
 
+_MOST_REPEATS = 400
+
+
+class _NothingNewError(Exception):
+    """A strategy asks only for what was evaluated before."""
+
+
 def run(recording: Recording, strategy: str, seed: int, budget: int) -> list[int]:
     """Schedules that a strategy evaluates, each counted once, in order; failures count.
 
@@ -47,7 +55,7 @@ def run(recording: Recording, strategy: str, seed: int, budget: int) -> list[int
         recording: Answers.
         strategy: One of `STRATEGIES`, with its default options.
         seed: Of `random` and `numpy.random`, which the strategies draw from.
-        budget: Unique evaluations, at most: some strategies end early.
+        budget: Unique evaluations, at most: some end early.
     """
     from kernel_tuner.interface import Options, strategy_map
     from kernel_tuner.searchspace import Searchspace
@@ -79,7 +87,8 @@ def run(recording: Recording, strategy: str, seed: int, budget: int) -> list[int
     np.random.seed(seed)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        strategy_map[strategy].tune(space, runner, Options(options))
+        with contextlib.suppress(_NothingNewError):
+            strategy_map[strategy].tune(space, runner, Options(options))
     numbers = {key: number for number, key in enumerate(cache)}
     return [numbers[key] for key in runner.visited][:budget]
 
@@ -112,14 +121,19 @@ def _recording_runner() -> Any:
             quiet = Options({"quiet": True})
             super().__init__(None, Options({"kernel_name": "recorded"}), quiet, 1, [])
             self.visited: dict[str, None] = {}
+            self.repeats = 0
 
         def run(self, parameter_space: Any, tuning_options: Any) -> Any:
             asked = list(parameter_space)
+            self.repeats += 1
             results = super().run(asked, tuning_options)
             for schedule, result in zip(asked, results, strict=False):
                 key = ",".join(map(str, schedule))
-                if result is not None and key in tuning_options.cache:
-                    self.visited.setdefault(key)
+                if result is not None and key in tuning_options.cache and key not in self.visited:
+                    self.visited[key] = None
+                    self.repeats = 0
+            if self.repeats > _MOST_REPEATS:
+                raise _NothingNewError
             return results
 
     return Runner()
