@@ -15,6 +15,8 @@ import numpy as np
 
 from tuner.samplers.coordinates import Floats, Singles, distance
 
+QUIET = np.errstate(invalid="ignore")
+"""For products in single precision: BLAS was seen to raise this flag where every argument was finite."""
 VARIANCES = 4  # numbers of a covariance that are no lengths: main, pair, whole, noise
 
 
@@ -51,6 +53,7 @@ class Covariance:
         columns = len(self.lengths)
         return self.whole + (self.main if columns else 0.0) + (self.pair if columns > 1 else 0.0)
 
+    @QUIET
     def with_point(self, points: Singles, origin: Singles) -> Singles:
         """Covariance of each of `points` (n, D) with `origin` (D,), shape (n,), float32."""
         columns = len(self.lengths)

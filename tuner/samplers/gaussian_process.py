@@ -13,7 +13,7 @@ from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
 from tuner.samplers.coordinates import Floats, Singles, distance
-from tuner.samplers.covariance import VARIANCES, Covariance
+from tuner.samplers.covariance import QUIET, VARIANCES, Covariance
 
 JITTER = 1e-6
 _ROWS_AT_ONCE = 24
@@ -70,6 +70,7 @@ class Hints:
     def none(cls) -> "Hints":
         return cls(np.zeros(0), np.zeros(0))
 
+    @QUIET
     def mean(self, features: Singles) -> Floats:
         """Prior mean of points with these features (n, H), shape (n,)."""
         return features @ self.weights
@@ -185,6 +186,7 @@ class Beliefs:
         """How many observations there are."""
         return len(self._observed)
 
+    @QUIET
     def observe(self, points: Points) -> None:
         """Append observations, in order."""
         old, new = len(self), len(self) + len(points)
@@ -225,6 +227,7 @@ class Beliefs:
         """Standard deviation at every candidate, shape (C,)."""
         return np.sqrt(np.maximum(self._variances, JITTER).astype(np.float64))
 
+    @QUIET
     def smooth(self, values: Floats) -> Floats:
         """Values of the first observations carried to the candidates, zero where nothing is known; (C,)."""
         count = len(values)
