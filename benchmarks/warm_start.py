@@ -110,11 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for start, others in starts(file, given.files, given.part, given.cold, given.alone).items():
             todo = [seed for seed in range(given.seeds) if (_name(file), start, seed) not in done]
             sources = sources_for(space, others) if todo else ()
-            core = make_auto(Subject(space, {}, sources))
+            whole = make_auto(Subject(space, {}, sources)) if given.part == 1 else None
             for seed in todo:
-                if given.part < 1 and sources:
-                    parts = tuple(part_of(source, given.part, seed) for source in sources)
-                    core = make_auto(Subject(space, {}, parts))
+                parts = tuple(part_of(source, given.part, seed) for source in sources)
+                core = whole or make_auto(Subject(space, {}, parts))
                 found = shares(core, space, recording, seed)
                 rows.append({"space": _name(file), "start": start, "seed": seed, "found": found})
                 with given.rows.open("a") as out:

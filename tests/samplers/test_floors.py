@@ -19,9 +19,7 @@ def floors_of(values: np.ndarray, most: int = 8) -> list[tuple[int, ...]]:
     """Floors as levels, given values of shape (LEVELS, LEVELS)."""
     grid = space()
     levels = grid.levels
-    found = floors(
-        Neighbourhood(levels, (LEVELS, LEVELS)), values[levels[:, 0], levels[:, 1]].astype(np.float32), most
-    )
+    found = floors(Neighbourhood(levels), values[levels[:, 0], levels[:, 1]].astype(np.float32), most)
     return [tuple(map(int, levels[schedule])) for schedule in found]
 
 

@@ -194,7 +194,7 @@ def test_neighbours_are_the_schedules_that_differ_in_one_parameter() -> None:
     rng = np.random.default_rng(9)
     every = np.stack(np.unravel_index(np.arange(4 * 3 * 5 * 2), (4, 3, 5, 2)), axis=1).astype(np.int16)
     levels = rng.permutation(every)[:70]
-    neighbourhood = Neighbourhood(levels, (4, 3, 5, 2))
+    neighbourhood = Neighbourhood(levels)
     for schedule in range(70):
         differing = np.count_nonzero(levels != levels[schedule], axis=1)
         assert sorted(neighbourhood.of(schedule)) == np.flatnonzero(differing == 1).tolist()
@@ -204,5 +204,5 @@ def test_neighbours_are_found_where_there_are_more_combinations_than_integers() 
     levels = np.random.default_rng(9).integers(8, size=(300, 30)).astype(np.int16)
     levels[7] = levels[200]
     levels[7, 11] = (levels[200, 11] + 3) % 8
-    neighbourhood = Neighbourhood(levels, (8,) * 30)
+    neighbourhood = Neighbourhood(levels)
     assert [neighbourhood.of(schedule).tolist() for schedule in (7, 200, 0)] == [[200], [7], []]

@@ -81,7 +81,6 @@ class AutoCore:
         self._settings = settings or Settings()
         self._levels = space.levels
         self._coordinates = Coordinates.of(space.parameters)
-        self._counts = tuple(len(parameter.values) for parameter in space.parameters)
         is_alone = not hints and len(first) == 0
         self._start = self._settings.start_alone if is_alone else self._settings.start
         if is_alone:
@@ -190,7 +189,7 @@ class AutoCore:
 
     @cached_property
     def _neighbourhood(self) -> Neighbourhood:
-        return Neighbourhood(self._levels, self._counts)
+        return Neighbourhood(self._levels)
 
     def _candidates(self, schedules: Indices, hubs: Indices, room: int, rng: np.random.Generator) -> Indices:
         """Everything, or the neighbours of the best and a random sample of the rest."""

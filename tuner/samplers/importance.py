@@ -153,7 +153,7 @@ class Lines:
 def lines(levels: Levels, bases: Indices) -> Lines:
     """All lines through schedules, which are named by their numbers."""
     factors = levels.shape[1]
-    neighbourhood = Neighbourhood(levels, tuple(int(count) + 1 for count in levels.max(axis=0)))
+    neighbourhood = Neighbourhood(levels)
     members, line = [], []
     for position, base in enumerate(bases.tolist()):
         around = neighbourhood.of(base)

@@ -13,14 +13,14 @@ class Neighbourhood:
     one has a chance of 3e-8; then a neighbour may be missed, and never is a schedule found that is none.
 
     Args:
-        levels: The valid set, shape (valid, parameters).
-        counts: Levels of each parameter.
+        levels: The valid set, shape (valid, parameters), at least one.
     """
 
-    def __init__(self, levels: NDArray[np.int16], counts: tuple[int, ...]) -> None:
+    def __init__(self, levels: NDArray[np.int16]) -> None:
+        counts = levels.max(axis=0).astype(np.int64) + 1
         self._levels = levels
-        self._numbers = np.random.default_rng(0).integers(2**64, size=sum(counts), dtype=np.uint64)
-        self._first = np.cumsum([0, *counts])[:-1]  # of each parameter's numbers
+        self._numbers = np.random.default_rng(0).integers(2**64, size=counts.sum(), dtype=np.uint64)
+        self._first = np.cumsum(counts) - counts  # of each parameter's numbers
         self._parameter = np.repeat(np.arange(len(counts)), counts)
         keys = np.zeros(len(levels), dtype=np.uint64)
         for column, first in zip(levels.T, self._first, strict=True):

@@ -108,7 +108,7 @@ def learn(space: Space, sources: Sequence[Source]) -> Experience:
     ]
     logs = np.mean([covariance.pack() for covariance in covariances], axis=0)
     logs[-1] = max(logs[-1], np.log(_NOISE))
-    neighbourhood = Neighbourhood(space.levels, tuple(len(p.values) for p in space.parameters))
+    neighbourhood = Neighbourhood(space.levels)
     first = in_turn([floors(neighbourhood, hint.values, _FLOORS) for hint in hints])
     return Experience(tuple(hints), Prior(log_spread=_LOG_SPREAD, learned=tuple(map(float, logs))), first)
 
