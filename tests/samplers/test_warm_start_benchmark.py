@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -25,13 +26,38 @@ def recording(path: Path, best: int) -> Path:
     return path
 
 
-def test_other_devices_help_and_no_run_is_repeated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in ("warm_start", "search", "search_contestants", "search_kernel_tuner"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    benchmark = importlib.import_module("warm_start")
+    return importlib.import_module("warm_start")
+
+
+def test_each_source_alone_and_parts_of_it(
+    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(recording(tmp_path / f"small_{device}.json", 64)) for device in "ABC"]
+    rows = tmp_path / "rows.jsonl"
+    asked = ["--seeds", "1", "--alone", "--part", "0.5", "--rows", str(rows)]
+    assert benchmark.main([*files, *asked]) == 0
+    starts = {(run["space"][-1], run["start"]) for run in map(json.loads, rows.read_text().splitlines())}
+    of = ", 0.5 of it"
+    alone = {(a, f"from {b}{of}") for a in "ABC" for b in "ABC" if a != b}
+    assert starts == {(a, f"warm{of}") for a in "ABC"} | alone
+    printed = capsys.readouterr().out
+    assert f"| mean of 3 | warm{of} |" in printed
+    assert f"| mean of 6 | one source{of} |" in printed
+    with pytest.raises(SystemExit):
+        benchmark.main([*files, "--part", "0"])
+
+
+def test_other_devices_help_and_no_run_is_repeated(
+    benchmark: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     files = [str(recording(tmp_path / f"small_{device}.json", 64)) for device in ("A", "B")]
     rows = tmp_path / "rows.jsonl"
     assert benchmark.main([*files, "--seeds", "2", "--cold", "--rows", str(rows)]) == 0
